@@ -1,0 +1,147 @@
+// Package storage keeps captured records in file-backed JetStream streams so that an acknowledged record is on flash.
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Names on the wire; docs/WIRE.md is their contract.
+const (
+	// HeaderID carries a record's ID. It is the header JetStream deduplicates by.
+	HeaderID = "Nats-Msg-Id"
+	// HeaderTime carries when the record was received and how far that time can be trusted: see Stamp.
+	HeaderTime = "Holdfast-Time"
+
+	// EpochSource is the source token of epoch records.
+	EpochSource = "_epoch"
+	// GapSource is the source token of gap records.
+	GapSource = "_gap"
+)
+
+// DataSubject returns the subject of records of one source, or of a whole stream with source ">".
+func DataSubject(leaf, stream, source string) string {
+	return "data." + leaf + "." + stream + "." + source
+}
+
+// LeapSubject returns the subject of the placeholders that raise a stream's sequence. No consumer of the uplink sees it.
+func LeapSubject(stream string) string { return "hf.leap." + stream }
+
+// Position is a sequence number of a leaf's stream. Zero stands before the first record.
+type Position uint64
+
+// StoreID tells one store from every other: 40 random bits made when a store is created or restored, in lower-case hex.
+type StoreID string
+
+// ID names one record for ever: no two records of a fleet share one.
+type ID struct {
+	Leaf   string
+	Store  StoreID
+	Source string
+	Epoch  uint64 // raised on every start
+	Seq    uint64 // per source within its epoch, from 1
+}
+
+// String returns the wire form, <leaf>.<store>.<source>.<epoch>.<seq>.
+func (id ID) String() string {
+	return id.Leaf + "." + string(id.Store) + "." + id.Source + "." + strconv.FormatUint(id.Epoch, 10) + "." + strconv.FormatUint(id.Seq, 10)
+}
+
+// ParseID reads the wire form of an ID.
+func ParseID(s string) (ID, error) {
+	p := strings.Split(s, ".")
+	if len(p) != 5 || p[0] == "" || p[1] == "" || p[2] == "" {
+		return ID{}, fmt.Errorf("record ID %q: want <leaf>.<store>.<source>.<epoch>.<seq>", s)
+	}
+	epoch, err := strconv.ParseUint(p[3], 10, 64)
+	if err != nil {
+		return ID{}, fmt.Errorf("record ID %q: epoch: %w", s, err)
+	}
+	seq, err := strconv.ParseUint(p[4], 10, 64)
+	if err != nil {
+		return ID{}, fmt.Errorf("record ID %q: seq: %w", s, err)
+	}
+	return ID{Leaf: p[0], Store: StoreID(p[1]), Source: p[2], Epoch: epoch, Seq: seq}, nil
+}
+
+// Record is one captured message on its way into a stream. The store keeps Data and Header only until Append returns.
+type Record struct {
+	Stream string            // stream it belongs to
+	Source string            // configured source it came from
+	Seq    uint64            // per source within the store's epoch, from 1 without holes; a retry uses the same
+	Tail   string            // subject tokens behind the source, already mapped; empty for none
+	Time   time.Time         // when it was received, from time.Now so that its monotonic part is kept; zero: now
+	Header map[string]string // further headers, nil for none; must not name HeaderID or HeaderTime
+	Data   []byte
+}
+
+// ClockState says how far the wall clock can be trusted.
+type ClockState uint8
+
+// The states of the wall clock.
+const (
+	ClockUnknown  ClockState = iota // the kernel did not say
+	ClockUnsynced                   // not set by a time source since boot
+	ClockSynced                     // disciplined by a time source
+)
+
+// String returns the word used on the wire.
+func (c ClockState) String() string {
+	switch c {
+	case ClockUnsynced:
+		return "unsynced"
+	case ClockSynced:
+		return "synced"
+	}
+	return "unknown"
+}
+
+// Stamp is what HeaderTime says: wall time, time since the machine's boot, and the state of the clock.
+type Stamp struct {
+	Wall  time.Time
+	Boot  time.Duration
+	Clock ClockState
+}
+
+// String returns the wire form: RFC 3339 UTC with nine digits, seconds since boot with nine digits, and the clock's state, separated by blanks.
+func (s Stamp) String() string {
+	return s.Wall.UTC().Format("2006-01-02T15:04:05.000000000Z") + " " +
+		fmt.Sprintf("%d.%09d", s.Boot/time.Second, s.Boot%time.Second) + " " + s.Clock.String()
+}
+
+// ParseStamp reads the wire form of a Stamp.
+func ParseStamp(s string) (Stamp, error) {
+	f := strings.Fields(s)
+	if len(f) != 3 {
+		return Stamp{}, fmt.Errorf("time header %q: want wall time, seconds since boot, clock state", s)
+	}
+	wall, err := time.Parse(time.RFC3339Nano, f[0])
+	if err != nil {
+		return Stamp{}, fmt.Errorf("time header %q: %w", s, err)
+	}
+	boot, err := time.ParseDuration(f[1] + "s")
+	if err != nil {
+		return Stamp{}, fmt.Errorf("time header %q: %w", s, err)
+	}
+	st := Stamp{Wall: wall, Boot: boot}
+	switch f[2] {
+	case "synced":
+		st.Clock = ClockSynced
+	case "unsynced":
+		st.Clock = ClockUnsynced
+	}
+	return st, nil
+}
+
+// Errors of Append that a caller branches on.
+var (
+	// ErrFull means that the stream or the disk has no room and its policy is to refuse: retry later with the same records.
+	ErrFull = errors.New("store is full")
+	// ErrInvalid means that a record can never be stored as it is: do not retry.
+	ErrInvalid = errors.New("record is invalid")
+	// ErrClosed means that the store is closed or closing.
+	ErrClosed = errors.New("store is closed")
+)
