@@ -55,6 +55,11 @@ func (s *Store) Append(ctx context.Context, recs ...Record) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	select {
+	case <-s.closing:
+		return ErrClosed
+	default:
+	}
 	c, err := s.prepare(recs, now)
 	if err != nil {
 		return err
