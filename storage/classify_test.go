@@ -34,7 +34,9 @@ func TestClassify(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBed(t)
-			b.max = c.max
+			if c.max != 0 {
+				b.max = c.max
+			}
 			b.serve()
 			cfg := jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage}
 			if _, err := b.js.CreateStream(b.ctx(), cfg); err != nil {

@@ -24,7 +24,7 @@ func smallDisk(t *testing.T, size string) string {
 // TestDiskFilledByOthers lets somebody else fill the disk, which the server answers with silence, and makes room again.
 func TestDiskFilledByOthers(t *testing.T) {
 	b := newBed(t)
-	b.dir, b.max = smallDisk(t, "32m"), 1<<40
+	b.dir = smallDisk(t, "32m")
 	b.options.Dir = b.dir
 	b.options.Budget, b.options.ReserveFree = 1<<30, 0 // so that the keeper does not refuse before the server fails
 	b.options.Streams = b.options.Streams[:1]
@@ -85,7 +85,7 @@ func TestDiskFilledByOthers(t *testing.T) {
 // TestReserveFree refuses before the disk is full, and lets records in when others have made room.
 func TestReserveFree(t *testing.T) {
 	b := newBed(t)
-	b.dir, b.max = smallDisk(t, "32m"), 1<<40
+	b.dir = smallDisk(t, "32m")
 	b.options.Dir = b.dir
 	b.options.Budget, b.options.ReserveFree = 1<<30, 24<<20
 	for i := range b.options.Streams {
