@@ -68,17 +68,18 @@ type Account struct {
 	Redelivered int // the device's broker sent the message again under a new packet: another record with the same content
 	OutOfOrder  int // records behind a later one of the same source
 	Unknown     int // records that no device sent
+	Holes       int // numbers below an epoch's highest that are not at the hub: something stored is missing
 }
 
 // Balances says that nothing is missing, double, out of order or from nowhere.
 func (a Account) Balances() bool {
-	return a.Missing == 0 && a.Double == 0 && a.OutOfOrder == 0 && a.Unknown == 0
+	return a.Missing == 0 && a.Double == 0 && a.OutOfOrder == 0 && a.Unknown == 0 && a.Holes == 0
 }
 
 // String is the account in one line.
 func (a Account) String() string {
-	return fmt.Sprintf("%s: %d captured, %d at the hub, %d missing, %d double, %d redelivered, %d out of order, %d unknown",
-		a.Source, a.Captured, a.AtHub, a.Missing, a.Double, a.Redelivered, a.OutOfOrder, a.Unknown)
+	return fmt.Sprintf("%s: %d captured, %d at the hub, %d missing, %d double, %d redelivered, %d out of order, %d unknown, %d holes",
+		a.Source, a.Captured, a.AtHub, a.Missing, a.Double, a.Redelivered, a.OutOfOrder, a.Unknown, a.Holes)
 }
 
 // Balance accounts for one source. sent are the different contents the device gave, in order; got is all that is at the hub, of any source.
@@ -113,7 +114,8 @@ func Balance(source string, sent []string, got []Received) Account {
 			}
 			lastPlace = max(lastPlace, i)
 		}
-		if r.ID.Epoch < last.Epoch || r.ID.Epoch == last.Epoch && r.ID.Seq < last.Seq {
+		// The epochs of another store say nothing about this one's.
+		if r.ID.Store == last.Store && (r.ID.Epoch < last.Epoch || r.ID.Epoch == last.Epoch && r.ID.Seq < last.Seq) {
 			a.OutOfOrder++
 		} else {
 			last = r.ID
@@ -121,5 +123,21 @@ func Balance(source string, sent []string, got []Received) Account {
 		ids[r.ID], seen[r.Data] = true, true
 	}
 	a.Missing = len(place) - a.AtHub
+	a.Holes = holes(ids)
 	return a
+}
+
+// holes counts the numbers that are missing: a source's records are numbered from 1 in every epoch, without gaps.
+func holes(ids map[storage.ID]bool) int {
+	highest := map[storage.ID]uint64{} // by ID without its sequence
+	for id := range ids {
+		epoch := id
+		epoch.Seq = 0
+		highest[epoch] = max(highest[epoch], id.Seq)
+	}
+	n := -len(ids)
+	for _, h := range highest {
+		n += int(h)
+	}
+	return n
 }
