@@ -13,6 +13,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 )
 
 // authority signs certificates for tests.
@@ -94,3 +97,31 @@ func writeFile(t *testing.T, content []byte) string {
 	}
 	return path
 }
+
+func overwrite(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pair is an nkey with its public half.
+type pair struct {
+	kp     nkeys.KeyPair
+	public string
+}
+
+func newKeyPair(t *testing.T, create func() (nkeys.KeyPair, error)) pair {
+	t.Helper()
+	kp, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := kp.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{kp, public}
+}
+
+func userCredentials(file string) []nats.Option { return []nats.Option{nats.UserCredentials(file)} }

@@ -80,10 +80,13 @@ func Start(o Options) (*Server, error) {
 	tap.link = s.link.hear
 	s.srv.SetLoggerV2(tap, false, false, false)
 	s.srv.Start()
-	if !s.srv.ReadyForConnections(startTimeout) || !s.srv.JetStreamEnabled() {
+	if err := tap.fatal(); err != nil || !s.srv.ReadyForConnections(startTimeout) || !s.srv.JetStreamEnabled() {
 		s.srv.Shutdown()
 		s.srv.WaitForShutdown()
-		return nil, fmt.Errorf("start server in %s: %w", o.Data, tap.fatal())
+		if err == nil {
+			err = errStart
+		}
+		return nil, fmt.Errorf("start server in %s: %w", o.Data, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel

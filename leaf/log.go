@@ -62,12 +62,12 @@ func (t *tap) Debugf(format string, v ...any) {}
 // Tracef takes nothing: the server is not asked to trace.
 func (t *tap) Tracef(format string, v ...any) {}
 
-// fatal returns the last fatal line as an error.
+// fatal returns the last fatal line as an error, nil when there was none.
 func (t *tap) fatal() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.lastFatal == "" {
-		return errStart
+		return nil
 	}
 	return errors.New(t.lastFatal)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/rig/hub"
-	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
@@ -111,5 +110,3 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
-
-var _ = leak.Check
