@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -112,15 +111,14 @@ func (l *lane) run(ctx context.Context) {
 }
 
 // once runs the source one time and turns a panic into an error.
-func (l *lane) once(ctx context.Context) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			l.panicked()
-			l.log.Error("source panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	return l.source.Run(ctx, l.deliver)
+func (l *lane) once(ctx context.Context) error {
+	err := Guard(func() error { return l.source.Run(ctx, l.deliver) })
+	var p *Panic
+	if errors.As(err, &p) {
+		l.panicked()
+		l.log.Error("source panicked", "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
+	}
+	return err
 }
 
 // report passes the sources' own rejects on to the store until ctx ends.
