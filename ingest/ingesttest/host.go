@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
 // host stands in for the Runner: it runs a source again and again and keeps what is delivered.
@@ -139,17 +140,7 @@ func (h *host) stop(t *testing.T) {
 // until polls cond until it holds.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(wait)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited %s for %s", wait, what)
-		case <-tick.C:
-		}
-	}
+	poll.Until(t, wait, cond, "%s", what)
 }
 
 // settle gives a wrong acknowledgement the time to show.
@@ -161,37 +152,4 @@ func settle(t *testing.T) {
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])
-}
-
-// goroutines returns the stacks of all goroutines by their number.
-func goroutines() map[string]string {
-	out := map[string]string{}
-	for _, g := range strings.Split(stacks(), "\n\n") {
-		id, _, _ := strings.Cut(g, " [")
-		out[id] = g
-	}
-	return out
-}
-
-// noneLeft waits until no goroutine is there that was not there before.
-func noneLeft(t *testing.T, before map[string]string) {
-	t.Helper()
-	deadline := time.Now().Add(stopWithin)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		left := ""
-		for id, g := range goroutines() {
-			if _, old := before[id]; !old {
-				left += g + "\n\n"
-			}
-		}
-		if left == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("goroutines left after Run returned:\n%s", left)
-		}
-		<-tick.C
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/rig/leak"
 )
 
 // Device is a source that has not run yet, and the means to play the device it reads.
@@ -113,22 +114,20 @@ func testDeliverFails(t *testing.T, d Device) {
 }
 
 func testStop(t *testing.T, d Device) {
-	before := goroutines()
+	leak.Check(t)
 	h := start(t, d)
 	h.send("x")
 	h.want(t, "x")
 	h.stop(t)
-	noneLeft(t, before)
 }
 
 func testStopBlocked(t *testing.T, d Device) {
-	before := goroutines()
+	leak.Check(t)
 	h := start(t, d)
 	_ = h.hold()
 	h.send("x")
 	until(t, "deliver to be called", func() bool { return h.waiting() > 0 })
 	h.stop(t)
-	noneLeft(t, before)
 }
 
 // testRunAgain stops a source while deliver holds a message: the next run must bring that message.
