@@ -68,7 +68,7 @@ type sample struct {
 	Inner    struct {
 		Delay time.Duration `yaml:"delay"`
 	} `yaml:"inner"`
-	hidden int
+	Hidden int
 }
 
 func TestDecodeEverything(t *testing.T) {
@@ -125,7 +125,7 @@ func TestDecodeFaults(t *testing.T) {
 		{"key of a list's entries", "inner: {max_bytes: 1}", []string{`1 inner.max_bytes: unknown key here / max_bytes belongs to an entry of streams`}},
 		{"key of the top", "inner: {topics: 1}", []string{`1 inner.topics: unknown key here / topics belongs at the top of the file`}},
 		{"key of nobody", "inner: {colour: 1}", []string{`1 inner.colour: unknown key / keys here: delay`}},
-		{"untagged field", "hidden: 1", []string{`1 hidden: unknown key / keys here: streams, line, topics, labels, password, url, inner`}},
+		{"untagged field", "Hidden: 1", []string{`1 Hidden: unknown key / keys here: streams, line, topics, labels, password, url, inner`}},
 		{"misspelt and therefore missing", "streams: [{nmae: A}]", []string{`1 streams[0].nmae: unknown key / did you mean name?`}},
 		{"missing", "streams:\n  - route: none\n", []string{`2 streams[0].name: is missing / give it a name`}},
 		{"twice", "topics: []\ntopics: [a]", []string{`2 topics: the key stands here again, after line 1 / keep one of the two`}},
