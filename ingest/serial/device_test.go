@@ -16,21 +16,6 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest"
 )
 
-// speed reads the speed of a line without changing it.
-func speed(t testing.TB, node string) int {
-	t.Helper()
-	fd, err := unix.Open(node, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("NEEDS ROOT: a port in exclusive use is looked at: %v", err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	mode, err := unix.IoctlGetTermios(fd, unix.TCGETS2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(mode.Ospeed)
-}
-
 // opened opens a port for the length of a test.
 func opened(t testing.TB, cfg Config) *tty {
 	t.Helper()
@@ -64,7 +49,7 @@ func TestOpenSetsSpeed(t *testing.T) {
 		cfg := p.config()
 		cfg.Baud = baud
 		dev := opened(t, cfg)
-		if got := speed(t, p.node); got != baud {
+		if got := p.speed(); got != baud {
 			t.Errorf("the line runs at %d baud, want %d", got, baud)
 		}
 		if err := dev.Close(); err != nil {
@@ -131,6 +116,7 @@ func TestOpenDenied(t *testing.T) {
 		if err := os.Chmod(filepath.Dir(p.link), 0); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = os.Chmod(filepath.Dir(p.link), 0o700) }) // so that it can be removed
 		asNobody(t, func() { faulted(t, p.config(), ingest.Denied, "cannot be looked up", "directories") })
 	})
 }

@@ -26,6 +26,7 @@ type plug struct {
 	t      testing.TB
 	link   string
 	master *os.File // nil: unplugged
+	slave  *os.File // kept open to look at the line, which a port in exclusive use lets nobody but root open
 	node   string
 }
 
@@ -52,8 +53,7 @@ func (p *plug) in() {
 	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, mode); err != nil {
 		p.t.Fatal(err)
 	}
-	p.master, p.node = master, slave.Name()
-	_ = slave.Close()
+	p.master, p.slave, p.node = master, slave, slave.Name()
 	_ = os.Remove(p.link + ".new")
 	if err := os.Symlink(p.node, p.link+".new"); err != nil {
 		p.t.Fatal(err)
@@ -67,9 +67,20 @@ func (p *plug) in() {
 func (p *plug) out() {
 	if p.master != nil {
 		_ = os.Remove(p.link)
+		_ = p.slave.Close()
 		_ = p.master.Close()
 		p.master = nil
 	}
+}
+
+// speed returns the speed that the line is set to.
+func (p *plug) speed() int {
+	p.t.Helper()
+	mode, err := unix.IoctlGetTermios(int(p.slave.Fd()), unix.TCGETS2)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return int(mode.Ospeed)
 }
 
 func (p *plug) send(s string) {

@@ -91,7 +91,7 @@ func TestPortsLeavesLineAlone(t *testing.T) {
 		if _, err := Ports(); err != nil {
 			t.Fatal(err)
 		}
-		if got := speed(t, p.node); got != 115200 {
+		if got := p.speed(); got != 115200 {
 			t.Errorf("the line runs at %d baud after the listing, want 115200", got)
 		}
 	})

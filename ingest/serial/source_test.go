@@ -150,7 +150,7 @@ func TestFieldCases(t *testing.T) {
 		if n := len(second.texts()); n != 0 {
 			t.Errorf("the second reader got %d lines, want none", n)
 		}
-		if got := speed(t, p.node); got != 9600 {
+		if got := p.speed(); got != 9600 {
 			t.Errorf("the line runs at %d baud after the second reader tried, want 9600", got)
 		}
 		if err := first.stop(); !errors.Is(err, context.Canceled) {
@@ -195,8 +195,8 @@ func TestReplug(t *testing.T) {
 	}
 
 	// In again as another node while the old one stays open and says nothing: only the link tells.
-	old := p.master
-	t.Cleanup(func() { _ = old.Close() })
+	oldMaster, oldSlave := p.master, p.slave
+	t.Cleanup(func() { _, _ = oldMaster.Close(), oldSlave.Close() })
 	p.in()
 	if p.node == first {
 		t.Fatal("the node did not change")
