@@ -173,7 +173,7 @@ func (r *run) begin(t testing.TB) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel, r.done = cancel, make(chan error, 1)
 	go func() { r.done <- r.Run(ctx, r.deliver) }()
-	t.Cleanup(func() { r.stop() })
+	t.Cleanup(func() { _ = r.stop() }) // the end of its context
 }
 
 // stop ends the run and returns its error.
