@@ -167,9 +167,6 @@ func (s *Source) serve(ctx context.Context) error {
 		gone.Reset()
 		began := time.Now()
 		err = s.read(ctx, dev)
-		if cerr := dev.Close(); cerr != nil {
-			s.log.Debug("port closed with an error", "err", cerr) // usual when the device was pulled out
-		}
 		if ctx.Err() != nil {
 			s.take(s.framer.Reset("cut off by a stop"))
 			break
@@ -193,8 +190,13 @@ func asFault(err error) *fault {
 	return &fault{ingest.Refused, err.Error(), "check that it is a serial port"}
 }
 
-// read reads the device until it is lost or ctx ends.
+// read reads the device until it is lost or ctx ends, and closes it in any case, so that the next open finds it free.
 func (s *Source) read(ctx context.Context, dev device) error {
+	defer func() {
+		if err := dev.Close(); err != nil {
+			s.log.Debug("port closed with an error", "err", err) // usual when the device was pulled out
+		}
+	}()
 	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) }) // a device that has no deadlines ends by its next read
 	defer stop()
 	s.cond.Set(ingest.Running, "", "")
