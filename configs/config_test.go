@@ -92,6 +92,23 @@ sources:
 	}
 }
 
+// TestReadmeExample keeps the configuration that the README shows free of faults.
+func TestReadmeExample(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(readme), "```yaml\n")
+	text, _, ended := strings.Cut(text, "```\n")
+	if !found || !ended {
+		t.Fatal("README.md has no configuration")
+	}
+	cfg, faults := parse([]byte(text), bench())
+	if len(faults) > 0 || len(cfg.Sources) != 2 {
+		t.Errorf("the README's configuration has %d sources and faults:\n%s", len(cfg.Sources), Format(faults))
+	}
+}
+
 func TestLoadMissing(t *testing.T) {
 	_, faults, err := Load(filepath.Join(t.TempDir(), "holdfast.yaml"))
 	if !errors.Is(err, fs.ErrNotExist) || faults != nil || !strings.HasPrefix(err.Error(), "read configuration: open ") {
