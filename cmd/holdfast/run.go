@@ -53,7 +53,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	}
 	runner := ingest.NewRunner(store, log, entries...)
 
-	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, MaxStore: cfg.Storage.Budget, Log: log})
+	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Log: log})
 	if err != nil {
 		return fmt.Errorf("start the embedded server: %w", err)
 	}
