@@ -20,6 +20,7 @@ type shelf struct {
 	mu      sync.Mutex // guards the fields below
 	recs    []storage.Record
 	answers []error                      // of the next calls of Append; nil entries and none left: stored
+	partial bool                         // the good ones of a batch with an invalid one are stored
 	lost    bool                         // a scripted error comes although the records were stored
 	check   func(r storage.Record) error // not nil: called for every record
 	calls   [][]uint64                   // sequence numbers of each call of Append
@@ -55,27 +56,40 @@ func (s *shelf) Append(ctx context.Context, recs ...storage.Record) error {
 	if s.check != nil && answer == nil {
 		for _, r := range recs {
 			if err := s.check(r); err != nil {
-				return err
+				answer = err
 			}
 		}
+		if answer != nil && !s.partial {
+			return answer
+		}
 	}
-	if answer == nil || s.lost {
+	if answer == nil || s.lost || s.partial {
 		for _, r := range recs {
-			s.keep(r)
+			if s.check == nil || s.check(r) == nil {
+				answer = errors.Join(answer, s.keep(r))
+			}
 		}
 	}
 	return answer
 }
 
-// keep stores a record unless its number is taken, as the real store does.
-func (s *shelf) keep(r storage.Record) {
+// keep stores a record unless it is stored already; as the real store, it takes no number below one that it has.
+func (s *shelf) keep(r storage.Record) error {
+	high := uint64(0)
 	for _, old := range s.recs {
-		if old.Source == r.Source && old.Seq == r.Seq {
-			return
+		if old.Source == r.Source {
+			high = max(high, old.Seq)
+			if old.Seq == r.Seq {
+				return nil
+			}
 		}
+	}
+	if r.Seq < high {
+		return fmt.Errorf("records up to %d are stored already: %w", high, storage.ErrInvalid)
 	}
 	r.Data = bytes.Clone(r.Data)
 	s.recs = append(s.recs, r)
+	return nil
 }
 
 // stored lists what one source has stored as "seq:data".

@@ -103,9 +103,9 @@ func (l *lane) addPending(n int) {
 	l.pending += uint64(n)
 }
 
-// count takes stored records off the lane and moves its numbers on.
+// count counts stored records and moves the numbers on.
 func (l *lane) count(recs []storage.Record) {
-	l.seq += uint64(len(recs))
+	l.seq = recs[len(recs)-1].Seq
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stored += uint64(len(recs))
