@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,13 +110,13 @@ func (s *shelf) stored(source string) string {
 type script struct {
 	name string
 	run  func(ctx context.Context, deliver Deliver) error
-	runs int
+	runs atomic.Int64
 }
 
 func (s *script) Name() string { return s.name }
 
 func (s *script) Run(ctx context.Context, deliver Deliver) error {
-	s.runs++
+	s.runs.Add(1)
 	return s.run(ctx, deliver)
 }
 
@@ -178,7 +179,7 @@ func TestRunRestartsSource(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			src := &script{name: "gps"}
-			src.run = func(context.Context, Deliver) error { return tc.run(src.runs) }
+			src.run = func(context.Context, Deliver) error { return tc.run(int(src.runs.Load())) }
 			running(t, &shelf{}, func(r *Runner, log *bytes.Buffer) {
 				s := r.Status()[0]
 				if s.State.Kind != Waiting || !strings.Contains(s.State.Cause, tc.cause) || s.State.Remedy == "" || s.Panics != tc.panic {
@@ -187,11 +188,11 @@ func TestRunRestartsSource(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
 				// 0.5, 1, 2, 4, 8, 16 s, then 30 s, each up to a quarter less.
-				if n := src.runs; n < 24 || n > 34 {
+				if n := src.runs.Load(); n < 24 || n > 34 {
 					t.Errorf("%d runs in ten minutes, want 24 to 34", n)
 				}
-				if got := r.Status()[0].Restarts; got != uint64(src.runs-1) {
-					t.Errorf("Restarts = %d, want %d", got, src.runs-1)
+				if got := r.Status()[0].Restarts; got != uint64(src.runs.Load()-1) {
+					t.Errorf("Restarts = %d, want %d", got, src.runs.Load()-1)
 				}
 				if n := strings.Count(log.String(), "will be restarted"); n < 3 || n > 4 {
 					t.Errorf("%d log lines about restarts, want the first and every tenth", n)
@@ -204,7 +205,7 @@ func TestRunRestartsSource(t *testing.T) {
 func TestRunResetsBackoffAfterGoodRun(t *testing.T) {
 	src := &script{name: "gps"}
 	src.run = func(ctx context.Context, _ Deliver) error {
-		if src.runs < 8 {
+		if src.runs.Load() < 8 {
 			return errors.New("no device")
 		}
 		return errors.Join(pause(ctx, restartGood), errors.New("unplugged"))
@@ -212,13 +213,13 @@ func TestRunResetsBackoffAfterGoodRun(t *testing.T) {
 	running(t, &shelf{}, func(*Runner, *bytes.Buffer) {
 		time.Sleep(2 * time.Minute) // seven bad runs take at most 61.5 s, at least 46 s
 		synctest.Wait()
-		if src.runs != 8 && src.runs != 9 {
-			t.Fatalf("%d runs, want 8 or 9", src.runs)
+		if src.runs.Load() != 8 && src.runs.Load() != 9 {
+			t.Fatalf("%d runs, want 8 or 9", src.runs.Load())
 		}
-		before := src.runs
+		before := src.runs.Load()
 		time.Sleep(restartGood + 2*restartMin)
 		synctest.Wait()
-		if src.runs == before {
+		if src.runs.Load() == before {
 			t.Errorf("no restart within %s of a good run's end", 2*restartMin)
 		}
 	}, src)
@@ -287,7 +288,7 @@ func TestRunRefusesTwoOfOneName(t *testing.T) {
 	if err := r.Run(context.Background()); err == nil || !strings.Contains(err.Error(), `"gps"`) {
 		t.Errorf("Run() = %v, want an error that names gps", err)
 	}
-	if a.runs+b.runs != 0 {
+	if a.runs.Load()+b.runs.Load() != 0 {
 		t.Error("a source ran although the names are equal")
 	}
 }

@@ -127,7 +127,7 @@ func (l *lane) refuse(rec storage.Record, err error) {
 
 // block shows that the store takes nothing at present.
 func (l *lane) block(err error) {
-	cause, remedy := "the store fails: "+err.Error(), "look at the state of the store; readings are kept by the device until it works again"
+	cause, remedy := "the store fails: "+err.Error(), "look at the state of the store, it says what to do; readings wait, and go on by themselves"
 	if errors.Is(err, storage.ErrFull) {
 		cause, remedy = err.Error(), "make room: raise the stream's limits or the budget, bring the hub link up, or set when_full: drop-oldest"
 	}
