@@ -1,8 +1,8 @@
-// Package forward brings what the streams hold to the hub, once and in order, and knows how far that is proven.
 package forward
 
 import (
 	"fmt"
+	"log/slog"
 	"regexp"
 )
 
@@ -33,4 +33,13 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	case !hubStreamForm.MatchString(c.HubStream):
 		fault("hub_stream", fmt.Sprintf("%q is not the name of a stream", c.HubStream), "use 1 to 64 letters, digits, - and _")
 	}
+}
+
+// Options are what New needs.
+type Options struct {
+	Leaf    string            // name of this gateway
+	Domain  string            // the hub's JetStream domain; empty: hub.Domain
+	Dir     string            // where the progress shown while offline is kept; empty: nowhere
+	Streams map[string]Config // by stream name; an empty Mode is ModeSource
+	Log     *slog.Logger      // nil: no log
 }
