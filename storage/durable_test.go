@@ -218,6 +218,13 @@ func TestStateFileLazyKeepsOneSafeCopy(t *testing.T) {
 			t.Fatalf("after the syncfs a cut leaves %d, want %d", got, want)
 		}
 	}
+	if err := f.saveOne(testState{N: 40}); err != nil {
+		t.Fatal(err)
+	}
+	onFlash[f.copyPath(f.safe)], _ = os.ReadFile(f.copyPath(f.safe))
+	if got := afterCut(); got != 40 {
+		t.Errorf("after saveOne a cut leaves %d, want 40", got)
+	}
 	// Once things are quiet both copies say the same, so that damage of one loses nothing.
 	for range 2 {
 		syncfs()
