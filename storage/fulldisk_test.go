@@ -49,7 +49,7 @@ func TestDiskFilledByOthers(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	large := b.record("a2", 1)
 	large.Data = make([]byte, 30_000)
 	for range 2 {
