@@ -55,13 +55,13 @@ bench: ## what a commit costs, beside the raw cost of the same bytes
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 -p 1 -timeout 60m ./...
 
 soak: test-deps fuzz ## the long rigs, full length
-	HOLDFAST_SOAK=1 $(GO) test -count=1 -p 1 -timeout 12h -v -run Soak ./...
+	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
 
 fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz
 
 powercut: test-deps ## CUTS power cuts with a hub attached
-	HOLDFAST_CUTS=$(CUTS) $(GO) test -count=1 -p 1 -timeout 4h -v -run PowerCut ./...
+	$(GO) test -count=1 -timeout 4h -v -run PowerCut $(MAIN) -cuts $(CUTS)
 
 clean: ## remove what make made
 	rm -rf bin dist

@@ -84,7 +84,7 @@ func (d *decoder) lineOf(path string) int {
 		if line, ok := d.lines[path]; ok {
 			return line
 		}
-		path = path[:max(strings.LastIndexByte(path, '.'), strings.LastIndexByte(path, '['), 0)]
+		path = around(path)
 	}
 	return 1
 }
@@ -245,7 +245,10 @@ func (d *decoder) list(n *yaml.Node, p place, v reflect.Value) {
 		d.fault(p, "is "+describe(n)+" where a list is wanted", remedy)
 		return
 	}
-	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	v.SetZero() // an empty list is nil
+	if len(n.Content) > 0 {
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	}
 	for i, entry := range n.Content {
 		if v.Index(i).Kind() == reflect.Struct {
 			setDefaults(v.Index(i), true)
@@ -264,7 +267,10 @@ func (d *decoder) table(n *yaml.Node, p place, v reflect.Value) {
 		d.fault(p, "is "+describe(n)+" where keys and values are wanted", "write entries below it, such as \"name: value\"")
 		return
 	}
-	v.Set(reflect.MakeMap(v.Type()))
+	v.SetZero() // an empty table is nil
+	if len(n.Content) > 0 {
+		v.Set(reflect.MakeMap(v.Type()))
+	}
 	d.entries(n, p, func(key string, at place, value *yaml.Node) {
 		entry := reflect.New(v.Type().Elem()).Elem()
 		at.field = p.field
@@ -307,10 +313,32 @@ func (d *decoder) validate(v reflect.Value, path string, own bool) {
 	}
 }
 
-// report notes a fault found after decoding, unless its path has one already.
-func (d *decoder) report(path, problem, remedy string) {
-	if d.settled[path] {
-		return
+// settle marks the paths of all faults so far, so that rules applied afterwards do not repeat what was said.
+func (d *decoder) settle() {
+	for _, f := range d.faults {
+		d.settled[f.Path] = true
 	}
-	d.faults = append(d.faults, Fault{Line: d.lineOf(path), Path: path, Problem: problem, Remedy: remedy})
+}
+
+// doubtful tells whether a path, or a section around it, has a fault already, so that what it says does not count.
+func (d *decoder) doubtful(path string) bool {
+	for !d.settled[path] {
+		if path == "" {
+			return false
+		}
+		path = around(path)
+	}
+	return true
+}
+
+// around returns the section or list that a path stands in.
+func around(path string) string {
+	return path[:max(strings.LastIndexByte(path, '.'), strings.LastIndexByte(path, '['), 0)]
+}
+
+// report notes a fault found after decoding, unless its path is doubtful already.
+func (d *decoder) report(path, problem, remedy string) {
+	if !d.doubtful(path) {
+		d.faults = append(d.faults, Fault{Line: d.lineOf(path), Path: path, Problem: problem, Remedy: remedy})
+	}
 }

@@ -71,9 +71,18 @@ type sample struct {
 	Hidden int
 }
 
+// read decodes and validates, as parse does with the whole configuration.
+func read(text string, into *sample) *decoder {
+	d, ok := decode([]byte(text), into)
+	if ok {
+		d.validate(reflect.ValueOf(into).Elem(), "", true)
+	}
+	return d
+}
+
 func TestDecodeEverything(t *testing.T) {
 	var got sample
-	d := decode([]byte(`
+	d := read(`
 streams:
   - {name: A, max_bytes: 64MiB, max_msg_size: 1MB, keep: 30d, when_full: refuse, route: mirror}
   - name: B
@@ -83,7 +92,7 @@ topics: [a/#, "b"]
 labels: {site: north, "a.b": c}
 password: 1234
 inner: {delay: 5ms}
-`), &got)
+`, &got)
 	if len(d.faults) > 0 {
 		t.Fatalf("faults:\n%s", Format(d.faults))
 	}
@@ -106,7 +115,7 @@ inner: {delay: 5ms}
 func TestDecodeEmpty(t *testing.T) {
 	for _, text := range []string{"", "# nothing\n", "---\n", "{}", "inner:\n  # delay: 5ms\n"} {
 		var got sample
-		if d := decode([]byte(text), &got); len(d.faults) > 0 || !reflect.DeepEqual(got, sample{}) {
+		if d := read(text, &got); len(d.faults) > 0 || !reflect.DeepEqual(got, sample{}) {
 			t.Errorf("decode(%q) = %+v, faults %v, want the defaults", text, got, d.faults)
 		}
 	}
@@ -172,7 +181,7 @@ func TestDecodeFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var into sample
-			d := decode([]byte(tt.text), &into)
+			d := read(tt.text, &into)
 			var got []string
 			for _, f := range sortFaults(d.faults) {
 				f.Remedy = " / " + f.Remedy
@@ -201,7 +210,7 @@ func TestDecodeHidesSecrets(t *testing.T) {
 		"line: {baud: 'tcp://me:hunter2@host'}",
 	} {
 		var into sample
-		d := decode([]byte(text), &into)
+		d := read(text, &into)
 		if len(d.faults) == 0 {
 			t.Errorf("decode(%q) has no fault", text)
 		}
@@ -283,7 +292,7 @@ func TestNearest(t *testing.T) {
 	keys := []string{"name", "max_bytes", "max_msgs", "when_full", "url"}
 	for word, want := range map[string]string{
 		"nmae": "name", "Name": "name", "maxbytes": "max_bytes", "max_byte": "max_bytes", "max-msgs": "max_msgs", "whenfull": "when_full",
-		"urls": "url", "colour": "", "x": "", "": "", strings.Repeat("name", 100): "",
+		"urls": "url", "name_of_it": "name", "when": "when_full", "colour": "", "x": "", "": "", strings.Repeat("name", 100): "",
 	} {
 		if got := nearest(word, keys); got != want {
 			t.Errorf("nearest(%q) = %q, want %q", word, got, want)

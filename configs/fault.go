@@ -44,16 +44,6 @@ func Format(faults []Fault) string {
 	return b.String()
 }
 
-// Error says that a configuration cannot be used. It holds every fault that was found, sorted by line.
-type Error struct {
-	Faults []Fault
-}
-
-// Error returns all faults, one after another.
-func (e *Error) Error() string {
-	return "configuration has " + count(len(e.Faults), "fault") + ":\n" + strings.TrimSuffix(Format(e.Faults), "\n")
-}
-
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -69,15 +59,18 @@ func sortFaults(faults []Fault) []Fault {
 	return slices.CompactFunc(faults, func(a, b Fault) bool { return a == b })
 }
 
-// userinfo is what stands between the scheme and the host of an address: perhaps a password.
-var userinfo = regexp.MustCompile(`://[^\s"'/]*@`)
+// What may stand in front of the host of an address, perhaps with a password: behind the slashes, or in an address without them.
+var (
+	userinfo      = regexp.MustCompile(`//[^\s"']*@`)
+	plainUserinfo = regexp.MustCompile(`[^\s"'/:]+:[^\s"'/]+@`)
+)
 
 // seed is an nkey seed, which somebody may paste where the name of its file belongs.
 var seed = regexp.MustCompile(`\bS[A-Z][A-Z2-7]{56}\b`)
 
 // hide replaces user names and passwords inside addresses, nkey seeds, and every given secret, in a text that a person will see.
 func hide(text string, secrets []string) string {
-	text = userinfo.ReplaceAllString(text, "://…@")
+	text = plainUserinfo.ReplaceAllString(userinfo.ReplaceAllString(text, "//…@"), "…@")
 	text = seed.ReplaceAllString(text, "S…")
 	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "…")

@@ -4,6 +4,13 @@ import "strings"
 
 // nearest returns the candidate that somebody most likely meant by a misspelt word, or "" when none is close.
 func nearest(word string, candidates []string) string {
+	if len(word) >= 4 {
+		for _, c := range candidates { // password for password_file, budget_bytes for budget
+			if strings.HasPrefix(c, word+"_") || strings.HasPrefix(word, c+"_") {
+				return c
+			}
+		}
+	}
 	best, bestDistance := "", 1+min(len(word), 24)/3
 	for _, c := range candidates {
 		d := distance(plainKey(word), plainKey(c))

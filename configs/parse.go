@@ -15,19 +15,17 @@ import (
 // maxFile is how large a configuration file may be, in bytes: far more than anybody writes by hand.
 const maxFile = 1 << 20
 
-// decode reads data into the struct that into points to, and returns the decoder with all faults so far. Defaults are set first. Sections are
-// validated after everything was read.
-func decode(data []byte, into any) *decoder {
+// decode reads data into the struct that into points to, whose defaults are set first. It returns the decoder with all faults so far, and
+// tells whether there was a document to read. Nothing is validated yet.
+func decode(data []byte, into any) (d *decoder, read bool) {
 	v := reflect.ValueOf(into).Elem()
-	d := newDecoder(v.Type())
+	d = newDecoder(v.Type())
 	setDefaults(v, true)
 	root := d.parse(data)
-	if root == nil {
-		return d
+	if root != nil {
+		d.value(root, place{line: root.Line}, v)
 	}
-	d.value(root, place{line: root.Line}, v)
-	d.validate(v, "", true)
-	return d
+	return d, root != nil
 }
 
 // parse reads the one YAML document of a file. It returns nil when there is nothing to go on with; an empty file is an empty section.

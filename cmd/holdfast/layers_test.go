@@ -20,7 +20,7 @@ const (
 // A folder ending in /... stands for itself and all below it. A folder that is missing here may import nothing of ours.
 var allowed = map[string][]string{
 	"ingest":            {"storage"},
-	"ingest/ingesttest": {"ingest", "storage"},
+	"ingest/ingesttest": {"ingest", "storage", "rig/..."}, // test equipment itself
 	"ingest/serial":     {"ingest", "ingest/frame", "ingest/decode", "storage"},
 	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "storage"},
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},

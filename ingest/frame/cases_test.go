@@ -17,7 +17,7 @@ func fieldCase(t *testing.T, id string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		var c struct{ ID, Input string }
 		if err := json.Unmarshal(sc.Bytes(), &c); err != nil {

@@ -29,12 +29,12 @@ const (
 
 // Config is the frame section of a source: how its bytes are cut into messages.
 type Config struct {
-	Type      string `yaml:"type,scalar" enum:"line,delimiter,nmea" doc:"How messages end: line (LF, CR LF or CR), delimiter, or nmea."`
-	MaxBytes  int64  `yaml:"max_bytes" unit:"bytes" doc:"Longest message; longer ones are rejected as overlong. 0: 64KiB, for nmea 256."`
-	TrimNUL   bool   `yaml:"trim_nul" doc:"line: drop NUL bytes before and after a line, as an idle or broken line gives, and count them as noise."`
-	Delimiter string `yaml:"delimiter" doc:"delimiter: the bytes that end a message, with \\r \\n \\t \\0 \\xHH and \\\\, or hex:0d0a."`
-	Include   bool   `yaml:"include" doc:"delimiter: keep the delimiter at the end of the message."`
-	Checksum  string `yaml:"checksum" enum:"required,optional" doc:"nmea: whether a sentence without a checksum is rejected (required) or taken (optional)."`
+	Type      string `yaml:"type,scalar" enum:"line,delimiter,nmea" doc:"how messages end: line (LF, CR LF or CR), delimiter, or nmea"`
+	MaxBytes  int64  `yaml:"max_bytes" unit:"bytes" doc:"longest message; longer ones are rejected as overlong; 0: 64KiB, for nmea 256"`
+	TrimNUL   bool   `yaml:"trim_nul" doc:"line: drop NUL bytes before and after a line, as an idle or broken line gives, and count them as noise"`
+	Delimiter string `yaml:"delimiter" doc:"delimiter: the bytes that end a message, with \\r \\n \\t \\0 \\xHH and \\\\, or hex:0d0a"`
+	Include   bool   `yaml:"include" doc:"delimiter: keep the delimiter at the end of the message"`
+	Checksum  string `yaml:"checksum" enum:"required,optional" doc:"nmea: whether a sentence without a checksum is rejected (required) or taken (optional)"`
 }
 
 // SetDefaults sets every key that does not depend on the type.

@@ -41,7 +41,7 @@ func (e *linkError) Error() string {
 
 func (e *linkError) Unwrap() error { return e.err }
 
-// errRefusedFilter means that the broker does not allow a subscription.
+// errSubackTimeout means that SUBSCRIBE or UNSUBSCRIBE got no answer.
 var errSubackTimeout = errors.New("the broker did not answer a subscription")
 
 // explain turns the reason why there is no connection into a state for people.
@@ -118,6 +118,9 @@ func (s *Source) explainTLS(err error) ingest.State {
 		st.Kind = ingest.Denied
 		st.Cause = "the broker refuses TLS with us: " + err.Error()
 		st.Remedy = "set tls.cert and tls.key to a certificate that the broker accepts"
+	case isEnd(err):
+		st.Cause = fmt.Sprintf("%s broke the TLS handshake off", s.addr.addr)
+		st.Remedy = "check that this is the broker's TLS port; if it speaks no TLS there, use the address tcp://…"
 	case isTimeout(err):
 		st.Cause = fmt.Sprintf("%s did not finish the TLS handshake within %v", s.addr.addr, s.timing.connect)
 		st.Remedy = "check that this is the broker's TLS port"
@@ -173,7 +176,9 @@ func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &n) && n.Timeout()
 }
 
-// isEnd says whether the other side closed the connection in order. The library passes some errors on as text only.
+// isEnd says whether the other side closed the connection, in order or with something unread. The library passes some errors
+// on as text only.
 func isEnd(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.HasSuffix(err.Error(), "EOF")
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.HasSuffix(err.Error(), "EOF") ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -140,12 +140,17 @@ func (s *Source) settle(err error, lasted time.Duration) {
 	st := s.explain(err)
 	var le *linkError
 	up := errors.As(err, &le) && le.stage == stageUse
-	kicked := up && isEnd(le.err)
+	if up && isEnd(le.err) {
+		s.kicks = append(s.kicks, time.Now())
+	}
+	for len(s.kicks) > 0 && time.Since(s.kicks[0]) > kickTime {
+		s.kicks = s.kicks[1:]
+	}
 	// Two clients with one client id throw each other out as fast as they come: then the pause must grow.
-	if up && (!kicked || lasted >= s.timing.settled) {
+	if up && (len(s.kicks) < 2 || lasted >= s.timing.settled) {
 		s.failures.Reset()
 	}
-	if kicked && s.kicked(time.Now()) {
+	if up && len(s.kicks) > maxKicks {
 		st = ingest.State{Kind: ingest.Waiting,
 			Cause:  fmt.Sprintf("the broker closed the connection %d times within %v: another client seems to use the client id %q", len(s.kicks), kickTime, s.client),
 			Remedy: "give each client an id of its own; the broker's log names the other one"}
@@ -155,13 +160,4 @@ func (s *Source) settle(err error, lasted time.Duration) {
 	if n := s.failures.Fails(); n == 0 || (n+1)%10 == 0 {
 		s.log.Warn("no connection to broker", "err", err, "cause", st.Cause, "remedy", st.Remedy, "fails", n+1, slog.Duration("lasted", lasted))
 	}
-}
-
-// kicked notes that the broker closed the connection, and says whether it does so too often.
-func (s *Source) kicked(now time.Time) bool {
-	s.kicks = append(s.kicks, now)
-	for len(s.kicks) > 0 && now.Sub(s.kicks[0]) > kickTime {
-		s.kicks = s.kicks[1:]
-	}
-	return len(s.kicks) > maxKicks
 }

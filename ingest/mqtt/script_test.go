@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,8 +45,9 @@ type peer struct {
 	net.Conn
 	t       testing.TB
 	connect *packets.ConnectPacket
-	pings   int // answered by next
-	mute    bool
+	pings   int  // answered by next
+	mute    bool // pings are not answered
+	leaving bool // the client may close the connection at any time
 }
 
 // accept waits for a connection and its CONNECT.
@@ -78,7 +80,7 @@ func (b *script) session(resumed bool) *peer {
 
 func (p *peer) send(c packets.ControlPacket) {
 	p.t.Helper()
-	if err := c.Write(p); err != nil {
+	if err := c.Write(p); err != nil && !p.leaving {
 		p.t.Errorf("send %v: %v", c, err)
 	}
 }
@@ -88,7 +90,7 @@ func (p *peer) next() packets.ControlPacket {
 	p.t.Helper()
 	for {
 		c, err := packets.ReadPacket(p)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 			return nil
 		}
 		if err != nil {

@@ -271,6 +271,7 @@ func TestQueueFull(t *testing.T) {
 		t.Errorf("%d bytes wait, want at most %d", q.QueuedBytes, cfg.Queue)
 	}
 	p.quiet(50 * time.Millisecond) // the connection lives on
+	p.leaving = true
 	release()
 
 	acked := map[uint16]bool{}
@@ -286,6 +287,7 @@ func TestQueueFull(t *testing.T) {
 	}
 	for len(acked) < n { // as often as needed: what is not acknowledged comes again
 		p = b.session(true)
+		p.leaving = true
 		for i := range n {
 			if !acked[uint16(i+1)] {
 				p.publish(pub{id: uint16(i + 1), topic: "a", payload: payload(i), dup: true})

@@ -18,13 +18,13 @@ const (
 
 // Config is the serial section of a source: the port and how its line is set.
 type Config struct {
-	Port     string        `yaml:"port" doc:"Device file; best the link below /dev/serial/by-id or by-path, which is followed anew at each open."`
-	Baud     int           `yaml:"baud" doc:"Bits per second; any speed that the port's driver can make."`
-	DataBits int           `yaml:"data_bits" doc:"Data bits of a character, 5 to 8."`
-	Parity   string        `yaml:"parity" enum:"none,odd,even,mark,space" doc:"Parity bit of a character."`
-	StopBits int           `yaml:"stop_bits" doc:"Stop bits of a character, 1 or 2."`
-	Silence  time.Duration `yaml:"silence" doc:"How long the line may be without a message before the source is reported as silent. 0: for ever."`
-	Buffer   int64         `yaml:"buffer" unit:"bytes" doc:"How many bytes of messages are kept in memory while the store takes none; what comes then is counted as overrun."`
+	Port     string        `yaml:"port" doc:"device file; best the link below /dev/serial/by-id or by-path, which is followed anew at each open"`
+	Baud     int           `yaml:"baud" doc:"bits per second; any speed that the port's driver can make"`
+	DataBits int           `yaml:"data_bits" doc:"data bits of a character, 5 to 8"`
+	Parity   string        `yaml:"parity" enum:"none,odd,even,mark,space" doc:"parity bit of a character"`
+	StopBits int           `yaml:"stop_bits" doc:"stop bits of a character, 1 or 2"`
+	Silence  time.Duration `yaml:"silence" doc:"how long the line may be without a message before the source is reported as silent; 0: for ever"`
+	Buffer   int64         `yaml:"buffer" unit:"bytes" doc:"how many bytes of messages are kept in memory while the store takes none; what comes then is counted as overrun"`
 }
 
 // SetDefaults sets every key but port: 9600 baud, 8 data bits, no parity, 1 stop bit.

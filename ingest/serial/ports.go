@@ -47,16 +47,15 @@ func PortsIn(root string) ([]Port, error) {
 		if d, err := os.Readlink(filepath.Join(hardware, "driver")); err == nil {
 			p.Driver = filepath.Base(d)
 		}
-		p.usb(root, hardware)
+		p.usb(hardware)
 		out = append(out, p)
 	}
 	return out, nil
 }
 
 // usb fills in what the USB device says that hardware is a part of.
-func (p *Port) usb(root, hardware string) {
-	top := filepath.Clean(root)
-	for dir := hardware; len(dir) > len(top) && dir != "/"; dir = filepath.Dir(dir) {
+func (p *Port) usb(hardware string) {
+	for dir := hardware; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		if p.Vendor = attribute(dir, "idVendor"); p.Vendor == "" {
 			continue
 		}

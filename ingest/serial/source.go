@@ -41,6 +41,7 @@ type Source struct {
 	log    *slog.Logger
 	open   func(Config) (device, error)
 
+	full  bool // the last message found no room; the reader's own
 	queue *queue
 	cond  *ingest.Condition
 	tally ingest.Tally
@@ -167,9 +168,6 @@ func (s *Source) serve(ctx context.Context) error {
 		gone.Reset()
 		began := time.Now()
 		err = s.read(ctx, dev)
-		if cerr := dev.Close(); cerr != nil {
-			s.log.Debug("port closed with an error", "err", cerr) // usual when the device was pulled out
-		}
 		if ctx.Err() != nil {
 			s.take(s.framer.Reset("cut off by a stop"))
 			break
@@ -193,8 +191,13 @@ func asFault(err error) *fault {
 	return &fault{ingest.Refused, err.Error(), "check that it is a serial port"}
 }
 
-// read reads the device until it is lost or ctx ends.
+// read reads the device until it is lost or ctx ends, and closes it in any case, so that the next open finds it free.
 func (s *Source) read(ctx context.Context, dev device) error {
+	defer func() {
+		if err := dev.Close(); err != nil {
+			s.log.Debug("port closed with an error", "err", err) // usual when the device was pulled out
+		}
+	}()
 	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) }) // a device that has no deadlines ends by its next read
 	defer stop()
 	s.cond.Set(ingest.Running, "", "")
@@ -243,9 +246,14 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 		if f.Tag != nil {
 			r.Header = map[string]string{HeaderTag: string(f.Tag)}
 		}
-		if !s.queue.put(r) {
+		full := !s.queue.put(r)
+		if full {
 			s.tally.Reject(ReasonOverrun, f.Size)
 		}
+		if full && !s.full {
+			s.log.Warn("buffer is full, messages are rejected as overrun", "pending", s.queue.len(), "bytes", s.cfg.Buffer)
+		}
+		s.full = full
 	}
 	return good
 }
