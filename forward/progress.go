@@ -87,5 +87,9 @@ func eta(waiting uint64, rate float64) time.Duration {
 	if waiting == 0 || rate < 0.01 {
 		return 0
 	}
-	return min(longest, time.Duration(float64(waiting)/rate*float64(time.Second)).Round(time.Second)+time.Second)
+	seconds := float64(waiting) / rate
+	if seconds >= longest.Seconds() {
+		return longest
+	}
+	return time.Duration(seconds+1) * time.Second
 }
