@@ -287,7 +287,10 @@ func TestBacklogInBoundedMemory(t *testing.T) {
 	before := heap()
 	w := bufio.NewWriterSize(p, 1<<16)
 	payload := []byte(strings.Repeat("x", 100))
-	const n = 65535
+	n := 65535
+	if testing.Short() {
+		n = 10000
+	}
 	for i := range n {
 		c := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
 		c.MessageID, c.TopicName, c.Payload, c.Qos = uint16(i+1), "sensor/1", payload, 1
