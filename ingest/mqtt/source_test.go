@@ -155,16 +155,8 @@ func TestEqualReadingIsNotLost(t *testing.T) {
 	p := b.session(false)
 	p.publish(pub{id: 1, topic: "door", payload: "shut"})
 	p.pubacks(1)
-	p.pings = 0
-	go func() {
-		for p.next() != nil { // answers pings until the connection ends
-		}
-	}()
-	poll.Until(t, patience, func() bool {
-		r.delivered.mu.Lock()
-		defer r.delivered.mu.Unlock()
-		return len(r.delivered.marks) == 0
-	}, "the acknowledgement to be confirmed by a ping")
+	answer(p)
+	untilConfirmed(t, r, 0)
 	check := func(want ...string) {
 		t.Helper()
 		p := b.session(true)
@@ -184,6 +176,31 @@ func TestEqualReadingIsNotLost(t *testing.T) {
 	st.reboot()
 	run(t, dir, config(b.url()), st)
 	check("shut", "shut")
+}
+
+// answer answers pings until the connection ends.
+func answer(p *peer) {
+	go func() {
+		for {
+			c, err := packets.ReadPacket(p)
+			if err != nil {
+				return
+			}
+			if _, ok := c.(*packets.PingreqPacket); ok {
+				_ = packets.NewControlPacket(packets.Pingresp).Write(p) // it may be closed
+			}
+		}
+	}()
+}
+
+// untilConfirmed waits until a ping has confirmed all acknowledgements but so many.
+func untilConfirmed(t *testing.T, r *running, but int) {
+	t.Helper()
+	poll.Until(t, patience, func() bool {
+		r.delivered.mu.Lock()
+		defer r.delivered.mu.Unlock()
+		return len(r.delivered.marks) == but
+	}, "all but %d marks to be void", but)
 }
 
 // TestConfirmComesAfterWhatWasSentBefore sends a repeated message in front of the answer to a ping.
@@ -317,7 +334,7 @@ func TestQueueFullBeforeSubscribe(t *testing.T) {
 	b, st := newScript(t), &fakeStore{epoch: 1}
 	cfg := config(b.url())
 	cfg.MaxMessage, cfg.Queue = 1000, 1000
-	run(t, t.TempDir(), cfg, st)
+	run(t, t.TempDir(), cfg, st, func(s *Source) { s.timing.confirm = time.Hour }) // nothing else makes the worker look
 	p := b.accept()
 	p.leaving = true
 	p.connack(0, true)
@@ -337,7 +354,7 @@ func TestQoS2(t *testing.T) {
 	cfg := config(b.url())
 	cfg.QoS = 2
 	release := st.block()
-	run(t, t.TempDir(), cfg, st)
+	r := run(t, t.TempDir(), cfg, st)
 	p := b.session(false)
 	p.mute = true
 	send := func(id uint16, payload string, dup bool) {
@@ -368,6 +385,9 @@ func TestQoS2(t *testing.T) {
 	send(2, "2", true)
 	received(2)
 	wantPayloads(t, st, "1", "2")
+	p.mute = false
+	answer(p)
+	untilConfirmed(t, r, 1) // of the first message nothing is heard any more, since its PUBREC was on another connection
 }
 
 func TestRetained(t *testing.T) {
