@@ -58,6 +58,7 @@ func (r *reporter) streams() []status.Stream {
 		if attached(p.State) {
 			// A quorum of the hub has acknowledged the rest. What may be removed here still goes by the proof read from the hub.
 			st.Waiting = min(st.Waiting, p.Pending)
+			st.Sent = min(st.Waiting, p.Sent)
 			st.Forwarded = s.Stored - sum(s.Dropped) - st.Waiting
 		}
 		if st.Waiting == 0 {
