@@ -235,6 +235,7 @@ func (b *bed) call(recs ...Record) *call {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	c.done = make(chan error, 1)
 	if err := b.s.admit(b.ctx(), c); err != nil {
 		b.t.Fatal(err)
 	}
