@@ -242,35 +242,39 @@ func (g *gateway) local(stream string) []string { return ids(g.site.t, g.js, str
 // ids returns the IDs of all records of a stream, in its order.
 func ids(t *testing.T, js jetstream.JetStream, stream string) []string {
 	t.Helper()
+	var all []string
+	var err error
+	poll.Until(t, patient, func() bool { all, err = readIDs(js, stream); return err == nil }, "read %s: %v", stream, &err)
+	return all
+}
+
+func readIDs(js jetstream.JetStream, stream string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	s, err := js.Stream(ctx, stream)
+	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{HeadersOnly: true, FilterSubjects: []string{"data.>"}})
 	if err != nil {
-		t.Fatalf("stream %s: %v", stream, err)
+		return nil, err
 	}
-	c, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true, FilterSubjects: []string{"data.>"}})
+	info, err := c.Info(ctx)
 	if err != nil {
-		t.Fatalf("read %s: %v", stream, err)
+		return nil, err
 	}
-	var all []string
-	for c.CachedInfo() == nil || uint64(len(all)) < c.CachedInfo().NumPending {
-		b, err := c.FetchNoWait(5000)
+	all := make([]string, 0, info.NumPending)
+	for uint64(len(all)) < info.NumPending {
+		b, err := c.Fetch(int(min(5000, info.NumPending-uint64(len(all)))), jetstream.FetchMaxWait(5*time.Second))
 		if err != nil {
-			t.Fatalf("read %s: %v", stream, err)
+			return nil, err
 		}
 		n := 0
 		for m := range b.Messages() {
 			all = append(all, m.Headers().Get(storage.HeaderID))
 			n++
 		}
-		if b.Error() != nil {
-			t.Fatalf("read %s: %v", stream, b.Error())
-		}
-		if n == 0 {
-			break
+		if b.Error() != nil || n == 0 {
+			return nil, fmt.Errorf("%d of %d records: %w", len(all), info.NumPending, b.Error())
 		}
 	}
-	return all
+	return all, nil
 }
 
 // count returns how many records a hub stream has, or 0 while it does not answer.
@@ -290,58 +294,64 @@ func (s *site) await(within time.Duration, streams ...string) {
 	s.t.Helper()
 	for _, stream := range streams {
 		want := s.want[stream]
-		got := 0
-		ok := poll.Wait(context.Background(), within, func() bool { got = s.count(stream); return got >= len(want) })
-		if !ok {
-			s.t.Errorf("hub stream %s has %d of %d records after %v", stream, got, len(want), within)
+		poll.Wait(context.Background(), within, func() bool { return s.count(stream) >= len(want) })
+		var problems []string
+		poll.Wait(context.Background(), 3*time.Second, func() bool { // a replica that lags may be read
+			problems = compare(ids(s.t, s.js, stream), want)
+			return len(problems) == 0
+		})
+		for _, p := range problems {
+			s.t.Errorf("hub stream %s: %s", stream, p)
 		}
-		s.compare(stream, ids(s.t, s.js, stream), want)
 	}
 	if s.t.Failed() {
 		s.t.FailNow()
 	}
 }
 
-func (s *site) compare(stream string, got, want []string) {
-	s.t.Helper()
-	seen := map[string]int{}
+// compare says in which ways the IDs of a hub stream are not those wanted.
+func compare(got, want []string) []string {
+	var problems []string
+	times := map[string]int{}
 	for _, id := range got {
-		seen[id]++
+		times[id]++
 	}
 	missing, double, foreign := 0, 0, 0
 	for _, id := range want {
-		if seen[id] == 0 {
+		if times[id] == 0 {
 			if missing++; missing <= 3 {
-				s.t.Errorf("hub stream %s: %s is missing", stream, id)
+				problems = append(problems, id+" is missing")
 			}
 		}
-	}
-	for id, n := range seen {
-		if n > 1 {
+		if times[id] > 1 {
 			double++
 		}
-		if !slices.Contains(want, id) {
-			foreign++
+		delete(times, id)
+	}
+	for id, n := range times {
+		if foreign += n; foreign <= 3 {
+			problems = append(problems, id+" should not be there")
 		}
 	}
 	if missing+double+foreign > 0 {
-		s.t.Errorf("hub stream %s: %d missing, %d double, %d not captured, of %d", stream, missing, double, foreign, len(want))
-		return
-	}
-	byLeaf := func(all []string) map[string][]string {
-		m := map[string][]string{}
-		for _, id := range all {
-			l, _, _ := strings.Cut(id, ".")
-			m[l] = append(m[l], id)
-		}
-		return m
+		return append(problems, fmt.Sprintf("%d missing, %d double, %d that should not be there; want %d", missing, double, foreign, len(want)))
 	}
 	g, w := byLeaf(got), byLeaf(want)
 	for l := range w {
 		if !slices.Equal(g[l], w[l]) {
-			s.t.Errorf("hub stream %s: the records of leaf %s are out of order", stream, l)
+			problems = append(problems, "the records of leaf "+l+" are out of order")
 		}
 	}
+	return problems
+}
+
+func byLeaf(ids []string) map[string][]string {
+	m := map[string][]string{}
+	for _, id := range ids {
+		l, _, _ := strings.Cut(id, ".")
+		m[l] = append(m[l], id)
+	}
+	return m
 }
 
 // up waits until the link is up and returns when that was.
