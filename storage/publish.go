@@ -225,6 +225,9 @@ func (s *Store) sortOut(st *stream, batch []*item, cause error) {
 		}
 		it.err, stop = err, err
 	}
+	if stop != nil {
+		st.giveUp(stop) // what comes behind must not overtake
+	}
 	st.setErr(stop)
 }
 
