@@ -70,7 +70,7 @@ func TestFlappingLink(t *testing.T) {
 	s := newSite(t)
 	g := s.start("g1", t.TempDir())
 	stop := g.pour(20, 20*time.Millisecond)
-	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 7*time.Second)
 	defer cancel()
 	s.check(s.wire.Flap(ctx, 1700*time.Millisecond, 700*time.Millisecond))
 	stop()
@@ -190,7 +190,7 @@ func TestSameNameTwice(t *testing.T) {
 			if p.Cause == "" || p.Remedy == "" {
 				t.Errorf("progress of the second gateway = %+v, want a cause and a remedy", p)
 			}
-			b.leafOnly(3 * time.Second)
+			b.leafOnly(1500 * time.Millisecond)
 			stop()
 			b.close()
 			s.await(patient, "FIELD", "g1_M")
@@ -282,6 +282,9 @@ func TestOlderCopyIsRefused(t *testing.T) {
 
 // TestWindow: no more than the window is under way while the hub says nothing.
 func TestWindow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
 	s := newSite(t)
 	g := s.start("g1", t.TempDir())
 	g.append(10, "S", "M")
@@ -318,6 +321,9 @@ func (g *gateway) underway(stream string) int {
 }
 
 func TestProgressOffline(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
 	s := newSite(t)
 	dir := t.TempDir()
 	g := s.start("g1", dir)
