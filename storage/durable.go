@@ -31,6 +31,9 @@ func (e *DamagedError) Error() string {
 // Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Cause }
 
+// WriteFile is writeFile for the small files that other packages keep on the store's file system. It is the only way in which files of ours are replaced.
+func WriteFile(path string, data []byte, sync bool) error { return writeFile(path, data, sync) }
+
 // writeFile replaces the file at path by data, in one step: whoever reads path, also after a power cut at any moment, finds the old content or the new.
 //
 // With sync the new content is on flash when writeFile returns. Without, it costs no flush and is on flash after the next syncfs of its file
