@@ -20,6 +20,9 @@ import (
 // TestLeafCanDoNoMore: with the planned permissions everything arrives, and whoever holds a leaf's credentials can neither read nor
 // change anything else at the hub, nor can the hub do more to the leaf than attach and acknowledge.
 func TestLeafCanDoNoMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for what must not come")
+	}
 	s := newSite(t, "g1", "g2")
 	g := s.start("g1", t.TempDir())
 	other := s.start("g2", t.TempDir())
@@ -40,7 +43,7 @@ func TestLeafCanDoNoMore(t *testing.T) {
 		if subject == "$JS.hub.API.DIRECT.GET.FIELD" {
 			body = `{"seq":1}`
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 80*time.Millisecond)
 		if m, err := g.nc.RequestWithContext(ctx, subject, []byte(body)); err == nil && len(m.Data) > 0 {
 			t.Errorf("a leaf asked the hub for %s and got %.100q", subject, m.Data)
 		}
@@ -88,7 +91,7 @@ func TestLeafCanDoNoMore(t *testing.T) {
 		"$JS.g1.API.STREAM.INFO.S", "$JS.g1.API.STREAM.DELETE.S", "$JS.g1.API.STREAM.PURGE.S", "$JS.g1.API.STREAM.MSG.GET.S", "$JS.g1.API.DIRECT.GET.S",
 		"$JS.g1.API.CONSUMER.CREATE.S", "$JS.g1.API.CONSUMER.LIST.S", "$JS.g1.API.INFO", "holdfast.append.s",
 	} {
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 80*time.Millisecond)
 		if m, err := admin.RequestWithContext(ctx, subject, nil); err == nil {
 			t.Errorf("the hub asked the leaf for %s and got %.100q", subject, m.Data)
 		}

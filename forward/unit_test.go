@@ -143,7 +143,6 @@ func TestConfigFaults(t *testing.T) {
 		{"source", Config{Mode: ModeSource}, ""},
 		{"mirror to another name", Config{Mode: ModeMirror, HubStream: "pump_7-B"}, ""},
 		{"nothing", Config{Mode: ModeNone}, ""},
-		{"unknown mode", Config{Mode: "copy"}, "mode"},
 		{"bad name", Config{Mode: ModeSource, HubStream: "a.b"}, "hub_stream"},
 		{"name for nothing", Config{Mode: ModeNone, HubStream: "A"}, "hub_stream"},
 	} {
