@@ -1,0 +1,130 @@
+package leaf
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Defaults of the leaf and hub sections.
+const (
+	DefaultData   = "/var/lib/holdfast"
+	DefaultDomain = "hub"
+)
+
+// Config is the leaf section.
+type Config struct {
+	Name string `yaml:"name" doc:"name of this gateway, unique in the fleet: letters, digits, - and _"`
+	Data string `yaml:"data" doc:"directory of the store"`
+	NATS string `yaml:"nats" doc:"address at which local applications connect, as 127.0.0.1:4222; empty: no port"`
+}
+
+// SetDefaults sets what the file may leave out.
+func (c *Config) SetDefaults() { c.Data = DefaultData }
+
+// nameForm is what a subject token, a JetStream domain and a file name can all hold.
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// reservedDomains are names that the server keeps for itself between "$JS." and ".API".
+var reservedDomains = []string{"ACK", "API", "EVENT", "FC", "SNAPSHOT"}
+
+// Validate reports every fault of the section.
+func (c Config) Validate(fault func(key, problem, remedy string)) {
+	switch {
+	case c.Name == "":
+		fault("name", "the gateway has no name", "give it one that no other gateway of the fleet has")
+	case !nameForm.MatchString(c.Name):
+		fault("name", fmt.Sprintf("%q cannot be part of a subject", c.Name), "use at most 64 letters, digits, - and _")
+	case slices.Contains(reservedDomains, strings.ToUpper(c.Name)):
+		fault("name", fmt.Sprintf("%q has a meaning of its own in JetStream subjects", c.Name), "choose another name")
+	}
+	if c.Data == "" {
+		fault("data", "no directory for the store", "remove the key for "+DefaultData)
+	}
+	if c.NATS == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(c.NATS)
+	if err != nil || port == "" {
+		fault("nats", fmt.Sprintf("%q is not an address", c.NATS), "write host:port, as 127.0.0.1:4222")
+		return
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		fault("nats", fmt.Sprintf("%s can be reached from other machines, and local applications connect without a password", c.NATS), "use 127.0.0.1:"+port)
+	}
+}
+
+// Hub is the hub section. Without URLs there is no uplink.
+type Hub struct {
+	URLs        []string `yaml:"urls" doc:"addresses of the hub's leaf listeners, as tls://hub.example.com:7422"`
+	Domain      string   `yaml:"domain" doc:"JetStream domain of the hub"`
+	Credentials string   `yaml:"credentials" doc:"file with the user JWT and seed for a hub in operator mode"`
+	NKey        string   `yaml:"nkey" doc:"file with the seed of an nkey user"`
+	TLS         TLS      `yaml:"tls"`
+}
+
+// TLS says how the hub is verified and how the leaf proves itself. The zero value verifies the hub by the system's authorities when
+// its address says tls or the hub demands it.
+type TLS struct {
+	CA         string `yaml:"ca" doc:"file with the authorities that may sign the hub's certificate; empty: the system's"`
+	Cert       string `yaml:"cert" doc:"file with the leaf's own certificate"`
+	Key        string `yaml:"key" doc:"file with the key of cert"`
+	ServerName string `yaml:"server_name" doc:"name in the hub's certificate, when its address has another"`
+}
+
+// set is true when the section says anything.
+func (t TLS) set() bool { return t != TLS{} }
+
+// SetDefaults sets what the file may leave out.
+func (h *Hub) SetDefaults() { h.Domain = DefaultDomain }
+
+// Validate reports every fault of the section.
+func (h Hub) Validate(fault func(key, problem, remedy string)) {
+	websocket := 0
+	for i, s := range h.URLs {
+		u, err := hubURL(s)
+		if err != nil {
+			fault(fmt.Sprintf("urls[%d]", i), err.Error(), "write tls://host:7422")
+			continue
+		}
+		if u.Scheme == "ws" || u.Scheme == "wss" {
+			websocket++
+		}
+	}
+	if websocket > 0 && websocket < len(h.URLs) {
+		fault("urls", "some addresses are of websockets and some are not", "use one kind")
+	}
+	if !nameForm.MatchString(h.Domain) {
+		fault("domain", fmt.Sprintf("%q is not a JetStream domain", h.Domain), "use letters, digits, - and _; hubs made by our plan have "+DefaultDomain)
+	}
+	if h.Credentials != "" && h.NKey != "" {
+		fault("nkey", "there are credentials, too", "keep one of the two")
+	}
+	if (h.TLS.Cert == "") != (h.TLS.Key == "") {
+		fault("tls", "cert and key go together", "give both or none")
+	}
+}
+
+// hubSchemes are the schemes of hub addresses, with true for those that demand TLS.
+var hubSchemes = map[string]bool{"nats-leaf": false, "nats": false, "leaf": false, "tls": true, "ws": false, "wss": true}
+
+// hubURL parses an address of the hub. Errors do not show a password.
+func hubURL(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil {
+		return nil, fmt.Errorf("the address cannot be parsed") // the parser's error repeats it, password and all
+	}
+	if _, known := hubSchemes[u.Scheme]; !known || u.Host == "" {
+		return nil, fmt.Errorf("%q is not an address of a hub", u.Redacted())
+	}
+	if u.Hostname() == "" {
+		return nil, fmt.Errorf("%q names no host", u.Redacted())
+	}
+	if u.Path != "" && u.Path != "/" && u.Scheme != "ws" && u.Scheme != "wss" {
+		return nil, fmt.Errorf("%q has a path", u.Redacted())
+	}
+	return u, nil
+}

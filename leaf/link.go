@@ -1,0 +1,325 @@
+package leaf
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// LinkState is where the link to the hub stands.
+type LinkState uint8
+
+// The states of the link.
+const (
+	LinkUnknown    LinkState = iota
+	LinkOff                  // not wanted, or no hub configured
+	LinkDown                 // no connection; it is being retried
+	LinkConnecting           // dialling, or shaking hands, and nothing has gone wrong yet
+	LinkUp                   // accepted by the hub
+	LinkRefused              // hub and leaf do not agree; it is being retried, but somebody must act
+)
+
+// String returns the state in one word.
+func (s LinkState) String() string {
+	switch s {
+	case LinkOff:
+		return "off"
+	case LinkDown:
+		return "down"
+	case LinkConnecting:
+		return "connecting"
+	case LinkUp:
+		return "up"
+	case LinkRefused:
+		return "refused"
+	}
+	return "unknown"
+}
+
+// Link is the state of the link to the hub at one moment.
+type Link struct {
+	State  LinkState
+	Reason Reason        // why it is not up, or what is wrong although it is; empty: nothing
+	Cause  string        // Reason in words, for people
+	Remedy string        // what to do about it; empty when waiting is all
+	Since  time.Time     // when State was entered
+	Remote string        // address of the hub node connected to, or last tried
+	Hub    string        // name of the hub node connected to
+	RTT    time.Duration // last measured round trip; 0: none yet
+}
+
+// duplicateMemory is how long after its last sign another leaf of our name is taken to be there still.
+const duplicateMemory = time.Minute
+
+// link follows the one leaf connection. What has gone wrong comes from the server's log, the only place that tells of dials and of
+// what the hub said; whether the link is up comes from the server's list of connections.
+type link struct {
+	log     *slog.Logger
+	name    string
+	now     func() time.Time
+	changed chan struct{} // buffered 1, never closed
+	heard   chan struct{} // buffered 1, never closed: look at the connections soon
+
+	mu         sync.Mutex // guards the fields below
+	enabled    bool
+	state      Link
+	problem    problem         // of the last attempt or loss; zero: none
+	id         uint64          // connection that is or was being made
+	blamed     uint64          // connection whose problem is known already
+	closed     map[uint64]bool // connections closed but perhaps still listed
+	up         uint64          // connection that is up
+	created    time.Time       // when id was
+	examined   time.Time       // last examination of a hub that does not say why it hangs up
+	found      problem         // what that showed; stands in for vague problems
+	duplicates int
+	duplicate  time.Time // last sign of another leaf of our name
+}
+
+func newLink(log *slog.Logger, name string, configured bool) *link {
+	l := &link{
+		log: log, name: name, now: time.Now, changed: make(chan struct{}, 1), heard: make(chan struct{}, 1), closed: make(map[uint64]bool),
+	}
+	l.state = Link{State: LinkOff, Since: l.now()}
+	if !configured {
+		l.state.Cause = "no hub is configured"
+	}
+	return l
+}
+
+// Lines of the server's log that concern the link (nats-server 2.15.3, leafnode.go and client.go).
+var (
+	dialLine    = regexp.MustCompile(`^Error trying to connect as leafnode to remote server "([^"]*)" \(attempt \d+\): (.*)$`)
+	leafLine    = regexp.MustCompile(`^\S+ - lid:(\d+) - (.*)$`)
+	createdLine = regexp.MustCompile(`^Leafnode connection created for account: \S+ \(([^)]*)\)`)
+	closedLine  = regexp.MustCompile(`^Leafnode connection closed: ([^-]*?)(?: - .*)?$`)
+	errorLine   = regexp.MustCompile(`^(?:Leafnode Error |TLS leafnode handshake error: |Error soliciting websocket connection: )(.*)$`)
+)
+
+// hear takes a line of the server's log and is true when it concerns the link. It must not block: the server holds locks.
+func (l *link) hear(level slog.Level, line string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := dialLine.FindStringSubmatch(line); m != nil {
+		l.state.Remote = m[1]
+		l.problem = dialProblem(m[1], m[2], l.now())
+		signal(l.heard)
+		return true
+	}
+	m := leafLine.FindStringSubmatch(line)
+	if m == nil {
+		return false
+	}
+	id, err := strconv.ParseUint(m[1], 10, 64)
+	if err != nil {
+		return false
+	}
+	l.hearConnection(level, id, m[2])
+	signal(l.heard)
+	return true
+}
+
+// hearConnection takes a line about one connection. mu is held.
+func (l *link) hearConnection(level slog.Level, id uint64, text string) {
+	if m := createdLine.FindStringSubmatch(text); m != nil {
+		l.id, l.created, l.state.Remote = id, l.now(), m[1]
+		return
+	}
+	if m := closedLine.FindStringSubmatch(text); m != nil {
+		if len(l.closed) > 16 {
+			clear(l.closed)
+		}
+		l.closed[id] = true
+		if l.blamed == id || !l.enabled {
+			return
+		}
+		l.problem = closeProblem(l.state.Remote, m[1], l.up == id, l.now().Sub(l.created))
+		if l.problem.vague && l.found.reason != "" {
+			l.problem = l.found
+			l.problem.vague = true
+		}
+		return
+	}
+	if level < slog.LevelWarn {
+		return
+	}
+	if m := errorLine.FindStringSubmatch(text); m != nil {
+		text = m[1]
+	}
+	p, known := hubProblem(l.state.Remote, l.name, text, l.now())
+	if !known && l.blamed == id {
+		return // an earlier line said more
+	}
+	if p.reason == ReasonDuplicate {
+		l.duplicates++
+		l.duplicate = l.now()
+	}
+	l.problem, l.blamed = p, id
+}
+
+// enable notes that the link is wanted, or not.
+func (l *link) enable(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.enabled != on {
+		l.enabled = on
+		l.problem, l.found = problem{}, problem{}
+		l.examined = time.Time{}
+		l.duplicates, l.duplicate = 0, time.Time{}
+	}
+	signal(l.heard)
+	l.fold(nil)
+}
+
+// refuse notes a problem that keeps the link from being tried.
+func (l *link) refuse(p problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.refused = true
+	l.problem = p
+	l.fold(nil)
+}
+
+// puzzled is true when the problem at hand is vague and an examination is due. It notes the time of one.
+func (l *link) puzzled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.problem.vague || l.now().Sub(l.examined) < examineInterval {
+		return false
+	}
+	l.examined = l.now()
+	return true
+}
+
+// learn takes what an examination has shown; the zero problem is nothing.
+func (l *link) learn(p problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.found = p
+	if p.reason == "" {
+		return
+	}
+	p.vague = true // to be looked at again
+	if l.problem.vague {
+		l.problem = p
+		l.fold(nil)
+	}
+}
+
+// settle takes the server's list of connections.
+func (l *link) settle(conns []*server.LeafInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range conns {
+		if !l.closed[c.ID] {
+			l.fold(c)
+			return
+		}
+	}
+	l.fold(nil)
+}
+
+// fold derives the state from what is known and tells of a change. c is the connection that is up, nil for none. mu is held.
+func (l *link) fold(c *server.LeafInfo) {
+	next := Link{Since: l.state.Since, Remote: l.state.Remote, Cause: l.state.Cause}
+	switch {
+	case !l.enabled:
+		next.State = LinkOff
+		next.Remote = ""
+		if l.state.State != LinkOff {
+			next.Cause = "switched off"
+		}
+	case c != nil:
+		next.State, next.Hub, next.Cause = LinkUp, c.Name, ""
+		if c.IP != "" && next.Remote == "" {
+			next.Remote = net.JoinHostPort(c.IP, strconv.Itoa(c.Port))
+		}
+		l.up = c.ID
+		l.problem, l.found = problem{}, problem{}
+		if l.duplicates > 0 && l.now().Sub(l.duplicate) < duplicateMemory {
+			p := duplicateProblem(l.name)
+			next.Reason, next.Cause, next.Remedy = p.reason, p.cause, p.remedy
+		} else {
+			l.duplicates = 0
+		}
+	case l.problem.reason != "":
+		next.State = LinkDown
+		if l.problem.refused {
+			next.State = LinkRefused
+		}
+		next.Reason, next.Cause, next.Remedy = l.problem.reason, l.problem.cause, l.problem.remedy
+	default:
+		next.State, next.Cause = LinkConnecting, ""
+	}
+	if next.State == l.state.State && next.Reason == l.state.Reason && next.Cause == l.state.Cause {
+		l.state = next
+		return
+	}
+	edge := next.State != l.state.State || next.Reason != l.state.Reason
+	before := l.state
+	if next.State != before.State {
+		next.Since = l.now()
+	}
+	l.state = next
+	if edge {
+		signal(l.changed)
+		l.report(before, next)
+	}
+}
+
+// report logs an edge. mu is held; the logger does not come back.
+func (l *link) report(before, next Link) {
+	attrs := []any{"state", next.State.String(), "before", before.State.String(), "dur", l.now().Sub(before.Since).Round(time.Millisecond)}
+	if next.Remote != "" {
+		attrs = append(attrs, "hub", next.Remote)
+	}
+	if next.Reason == "" {
+		l.log.Info("link state", attrs...)
+		return
+	}
+	attrs = append(attrs, "reason", string(next.Reason), "cause", next.Cause)
+	if next.Remedy != "" {
+		attrs = append(attrs, "remedy", next.Remedy)
+	}
+	l.log.Warn("link state", attrs...)
+}
+
+func (l *link) current() Link {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+// State returns the link's state alone.
+func (l *link) State() LinkState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.State
+}
+
+// String returns the link in one line, for a status.
+func (l Link) String() string {
+	text := l.State.String()
+	if l.Remote != "" {
+		text += " " + l.Remote
+	}
+	if l.Cause != "" {
+		text += ": " + l.Cause
+	}
+	if l.RTT > 0 {
+		text += fmt.Sprintf(" (%v)", l.RTT.Round(time.Millisecond))
+	}
+	return text
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

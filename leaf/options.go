@@ -1,0 +1,233 @@
+package leaf
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+)
+
+// Accounts of the embedded server.
+const (
+	AccountCapture = "CAPTURE" // captured streams, the daemon, the link to the hub
+	AccountApp     = "APP"     // local applications
+	accountSystem  = "SYS"
+)
+
+// What the link is run with. Pings notice a silent link after (pingMax+1) * pingInterval at the latest.
+const (
+	pingInterval     = 10 * time.Second
+	pingMax          = 2
+	dialTimeout      = 10 * time.Second
+	firstInfoTimeout = 10 * time.Second
+	tlsTimeout       = 10 * time.Second
+	reconnectWait    = time.Second
+	maxMemory        = 64 << 20 // of memory-backed streams and consumers
+	unlimitedStore   = 1 << 40  // the keeper keeps the budget; without a limit the server takes 3/4 of the free disk at start
+)
+
+// denied subjects never cross the link, in either direction: captured records travel by the sourcing consumer alone, and nobody on
+// the hub writes into captured streams.
+var denied = []string{"data.>", "hf.>", "holdfast.>", "$MQTT.>"}
+
+// deniedFromHub are requests to our JetStream that change it and that the uplink does not need. The server announces its API to the
+// hub as a whole; what the hub's permissions let through stops here.
+func deniedFromHub(leaf string) []string {
+	api := "$JS." + leaf + ".API."
+	list := append([]string(nil), denied...)
+	for _, s := range []string{
+		"STREAM.CREATE.>", "STREAM.UPDATE.>", "STREAM.DELETE.>", "STREAM.PURGE.>", "STREAM.RESTORE.>", "STREAM.SNAPSHOT.>",
+		"STREAM.MSG.DELETE.>", "STREAM.TEMPLATE.>", "STREAM.LEADER.>", "STREAM.PEER.>",
+		"CONSUMER.CREATE.>", "CONSUMER.DURABLE.>", "CONSUMER.DELETE.>", "CONSUMER.PAUSE.>", "CONSUMER.UNPIN.>", "CONSUMER.LEADER.>",
+		"ACCOUNT.>", "META.>", "SERVER.>", "$KV.>", "$OBJ.>",
+	} {
+		list = append(list, api+s)
+	}
+	return list
+}
+
+// identity holds the keys of the server's own users. They are made anew on every start and never leave the process.
+type identity struct {
+	daemon, app nkeys.KeyPair
+	system      string // public key of a user nobody can be
+}
+
+func newIdentity() (identity, error) {
+	var id identity
+	var err error
+	if id.daemon, err = nkeys.CreateUser(); err != nil {
+		return id, fmt.Errorf("make keys of local users: %w", err)
+	}
+	if id.app, err = nkeys.CreateUser(); err != nil {
+		return id, fmt.Errorf("make keys of local users: %w", err)
+	}
+	system, err := nkeys.CreateUser()
+	if err != nil {
+		return id, fmt.Errorf("make keys of local users: %w", err)
+	}
+	id.system, err = system.PublicKey()
+	system.Wipe()
+	return id, err
+}
+
+// accounts returns the accounts block. The daemon's user works inside the process only.
+func (id identity) accounts(listen bool) (string, error) {
+	daemon, err := id.daemon.PublicKey()
+	if err != nil {
+		return "", fmt.Errorf("keys of local users: %w", err)
+	}
+	app, err := id.app.PublicKey()
+	if err != nil {
+		return "", fmt.Errorf("keys of local users: %w", err)
+	}
+	text := fmt.Sprintf(`accounts {
+  %s { users: [ { nkey: %s, allowed_connection_types: [IN_PROCESS] } ] }
+  %s { jetstream: enabled, users: [ { nkey: %s, allowed_connection_types: [IN_PROCESS] } ] }
+  %s { jetstream: enabled, users: [ { nkey: %s } ] }
+}
+system_account: %s
+`, accountSystem, id.system, AccountCapture, daemon, AccountApp, app, accountSystem)
+	if listen {
+		text += "no_auth_user: " + app + "\n"
+	}
+	return text, nil
+}
+
+// serverOptions builds the server's options anew, as a reload wants them. remotes is nil to leave the hub out.
+func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Options, error) {
+	text, err := s.identity.accounts(s.listen != "")
+	if err != nil {
+		return nil, err
+	}
+	o := &server.Options{}
+	if err := o.ProcessConfigString(text); err != nil {
+		return nil, fmt.Errorf("server accounts: %w", err)
+	}
+	o.ServerName = s.opts.Name
+	o.NoSigs = true
+	o.NoLog = true // the log is set by hand
+	o.DontListen = s.listen == ""
+	if s.listen != "" {
+		host, port, err := net.SplitHostPort(s.listen)
+		if err != nil {
+			return nil, fmt.Errorf("listen address %s: %w", s.listen, err)
+		}
+		if o.Port, err = strconv.Atoi(port); err != nil {
+			return nil, fmt.Errorf("listen address %s: %w", s.listen, err)
+		}
+		o.Host = host
+	}
+	o.JetStream = true
+	o.JetStreamDomain = s.opts.Name
+	o.StoreDir = s.opts.Data // the server adds "jetstream"
+	o.JetStreamMaxMemory = maxMemory
+	o.JetStreamMaxStore = s.opts.MaxStore
+	o.FeatureFlags = map[string]bool{server.FeatureFlagJsAckFormatV2: true, server.FeatureFlagJsAPIReplyFormatV2: true}
+	o.ConnectErrorReports, o.ReconnectErrorReports = 1, 1 // every failed dial says why
+	o.LeafNode.ReconnectInterval = reconnectWait
+	o.LeafNode.PingInterval = pingInterval
+	o.LeafNode.MaxPingsOut = pingMax
+	o.LeafNode.DialTimeout = dialTimeout
+	o.LeafNode.Remotes = remotes
+	return o, nil
+}
+
+// remotes returns the link to the hub, switched on or off. Errors name the file that cannot be used.
+func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
+	h := s.opts.Hub
+	r := &server.RemoteLeafOpts{
+		LocalAccount:            AccountCapture,
+		Credentials:             h.Credentials,
+		DenyExports:             denied,
+		DenyImports:             deniedFromHub(s.opts.Name),
+		FirstInfoTimeout:        firstInfoTimeout,
+		DialTimeout:             dialTimeout,
+		TLSTimeout:              tlsTimeout.Seconds(),
+		Compression:             server.CompressionOpts{Mode: server.CompressionS2Best},
+		RequestIsolation:        true,
+		IgnoreDiscoveredServers: true,
+		Disabled:                !on,
+	}
+	for _, raw := range h.URLs {
+		u, err := hubURL(raw)
+		if err != nil {
+			return nil, fmt.Errorf("hub address: %w", err)
+		}
+		r.TLS = r.TLS || hubSchemes[u.Scheme]
+		r.URLs = append(r.URLs, u)
+	}
+	if h.Credentials != "" {
+		if _, err := os.ReadFile(h.Credentials); err != nil {
+			return nil, fmt.Errorf("credentials for the hub: %w", err)
+		}
+	}
+	if h.NKey != "" {
+		seed, err := readSeed(h.NKey)
+		if err != nil {
+			return nil, err
+		}
+		r.Nkey = seed
+	}
+	if r.TLS || h.TLS.set() {
+		cfg, err := h.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		r.TLS, r.TLSConfig = true, cfg
+	}
+	return []*server.RemoteLeafOpts{r}, nil
+}
+
+func readSeed(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("nkey for the hub: %w", err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		kp, err := nkeys.FromSeed([]byte(line))
+		if err != nil {
+			return "", fmt.Errorf("nkey for the hub: %s holds no seed", path)
+		}
+		kp.Wipe()
+		return line, nil
+	}
+	return "", fmt.Errorf("nkey for the hub: %s is empty", path)
+}
+
+// config reads the files of t.
+func (t TLS) config() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("authorities of the hub's certificate: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities of the hub's certificate: %s holds no certificate in PEM", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate of the leaf: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// errNoHub says that the configuration names no hub.
+var errNoHub = errors.New("no hub is configured")
