@@ -57,7 +57,14 @@ func leastRights(name string) string {
 }
 
 func TestUplinkGetsThrough(t *testing.T) {
-	for _, tc := range []struct{ name, users string }{{"least rights", leastRights("leaf1")}, {"all rights", hub.DefaultUsers}} {
+	for _, tc := range []struct {
+		name, users string
+		mirror      bool
+	}{
+		{"source, least rights", leastRights("leaf1"), false},
+		{"mirror, least rights", leastRights("leaf1"), true},
+		{"source, all rights", hub.DefaultUsers, false},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
 			leak.Check(t)
 			h := startHub(t, hub.Options{Users: tc.users})
@@ -75,10 +82,17 @@ func TestUplinkGetsThrough(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := hubJS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "F", AllowDirect: true, Sources: []*jetstream.StreamSource{{
+			source := &jetstream.StreamSource{
 				Name: "S", External: &jetstream.ExternalStream{APIPrefix: "$JS.leaf1.API"},
 				Consumer: &jetstream.StreamConsumerSource{Name: "up_leaf1_S", DeliverSubject: "up.leaf1.S"},
-			}}}); err != nil {
+			}
+			cfg := jetstream.StreamConfig{Name: "F", AllowDirect: true}
+			if tc.mirror {
+				cfg.Mirror = source
+			} else {
+				cfg.Sources = []*jetstream.StreamSource{source}
+			}
+			if _, err := hubJS.CreateStream(t.Context(), cfg); err != nil {
 				t.Fatal(err)
 			}
 			enable(t, s)
@@ -118,41 +132,46 @@ func TestNothingElseCrossesTheLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	subjects := []string{"data.leaf1.S.x", "hf.leap.S", "holdfast.append.x", "$MQTT.msgs.x", "plain.x"}
-	down, up := make(chan string, 16), make(chan string, 16)
+	// One channel a side keeps the order; the plain subject goes last, shows that interest in the others has crossed, and ends a round.
+	down, up := make(chan *nats.Msg, 64), make(chan *nats.Msg, 64)
 	for _, subject := range subjects {
-		if _, err := nc.Subscribe(subject, func(m *nats.Msg) { down <- m.Subject + " " + string(m.Data) }); err != nil {
+		if _, err := nc.ChanSubscribe(subject, down); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := admin.Subscribe(subject, func(m *nats.Msg) { up <- m.Subject + " " + string(m.Data) }); err != nil {
+		if _, err := admin.ChanSubscribe(subject, up); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
+	for _, c := range []*nats.Conn{nc, admin} {
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := admin.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	// The plain subject goes last and shows when the others would have arrived.
-	cross := func(from *nats.Conn, text string, arrived chan string) {
+	cross := func(from *nats.Conn, text string, arrived chan *nats.Msg) {
 		t.Helper()
+		next := func(text string) (got string) {
+			poll.Until(t, patience, func() bool {
+				select {
+				case msg := <-arrived:
+					got = msg.Subject
+					return string(msg.Data) == text
+				default:
+					if text == "ready?" {
+						_ = from.Publish("plain.x", []byte(text)) // interest may take a moment to cross
+					}
+					return false
+				}
+			}, "%q from the other side", text)
+			return got
+		}
+		next("ready?")
 		for _, subject := range subjects {
 			if err := from.Publish(subject, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		var got string
-		poll.Until(t, patience, func() bool {
-			select {
-			case got = <-arrived:
-				return strings.HasSuffix(got, text)
-			default:
-				_ = from.Publish("plain.x", []byte(text)) // interest may take a moment to cross
-				return false
-			}
-		}, "a message from the other side")
-		if got != "plain.x "+text {
-			t.Errorf("%q crossed the link", got)
+		for got := next(text); got != "plain.x"; got = next(text) {
+			t.Errorf("%s %s crossed the link", got, text)
 		}
 	}
 	cross(admin, "from hub", down)
@@ -244,7 +263,8 @@ func TestApplicationsCannotTouchCapture(t *testing.T) {
 
 func TestRestartJetStreamKeepsEverything(t *testing.T) {
 	leak.Check(t)
-	s := startLeaf(t, Options{})
+	h := startHub(t, hub.Options{})
+	s := startLeaf(t, Options{Hub: Hub{URLs: withUser(t, h.LeafURLs()...)}})
 	js, _ := daemon(t, s)
 	capture(t, js, "leaf1")
 	publish := func(want uint64) {
@@ -279,5 +299,14 @@ func TestRestartJetStreamKeepsEverything(t *testing.T) {
 	}
 	if _, err := appJS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "A"}); err != nil {
 		t.Errorf("application's stream after the restart: %v", err)
+	}
+	enable(t, s)
+	waitState(t, s, LinkUp, patience)
+	if err := s.RestartJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	publish(5)
+	if l := s.Link(); l.State != LinkUp {
+		t.Errorf("link after the restart is %v", l)
 	}
 }

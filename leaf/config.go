@@ -63,7 +63,7 @@ type Hub struct {
 	Domain      string   `yaml:"domain" doc:"JetStream domain of the hub"`
 	Credentials string   `yaml:"credentials" doc:"file with the user JWT and seed for a hub in operator mode"`
 	NKey        string   `yaml:"nkey" doc:"file with the seed of an nkey user"`
-	TLS         TLS      `yaml:"tls"`
+	TLS         TLS      `yaml:"tls" doc:"how the hub is verified, and how the leaf proves itself"`
 }
 
 // TLS says how the hub is verified and how the leaf proves itself. The zero value verifies the hub by the system's authorities when

@@ -185,6 +185,16 @@ func (l *link) refuse(p problem) {
 	l.fold(nil)
 }
 
+// retract takes a problem back that kept the link from being tried.
+func (l *link) retract() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.problem.reason == ReasonLocal {
+		l.problem = problem{}
+		l.fold(nil)
+	}
+}
+
 // puzzled is true when the problem at hand is vague and an examination is due. It notes the time of one.
 func (l *link) puzzled() bool {
 	l.mu.Lock()

@@ -3,7 +3,6 @@ package leaf
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -228,6 +227,3 @@ func (t TLS) config() (*tls.Config, error) {
 	}
 	return cfg, nil
 }
-
-// errNoHub says that the configuration names no hub.
-var errNoHub = errors.New("no hub is configured")

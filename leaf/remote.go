@@ -61,6 +61,7 @@ func (s *Server) apply() error {
 		s.link.refuse(problem{reason: ReasonLocal, cause: err.Error(), remedy: "correct the hub section or the file; it is tried again every few seconds"})
 		return err
 	}
+	s.link.retract()
 	return nil
 }
 

@@ -1,0 +1,67 @@
+# Everything that CI or a developer runs is a target here. `make help` lists them.
+
+GO      ?= go
+BIN     := bin/holdfast
+MAIN    := ./cmd/holdfast
+TOOL    := $(GO) tool -modfile=tools.mod
+LDFLAGS := -s -w
+
+# Packages are tested one after another: the tests start real servers, disks and brokers, and two cores are all that is asked for.
+TEST_P       ?= 1
+TEST_TIMEOUT ?= 20m
+FUZZ_TIME    ?= 60s
+CUTS         ?= 200
+# The stripped arm64 binary has to stay below this many bytes.
+MAX_ARM64    ?= 25000000
+
+.PHONY: help build test test-short test-deps test-386 lint vuln cross demo bench soak fuzz powercut clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/holdfast for this machine
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) $(MAIN)
+
+test-deps: ## install what the tests use beside Go (root on Debian), else say what will be skipped
+	@scripts/test-deps
+
+test: test-deps ## all tests but the long rigs
+	$(GO) build ./...
+	$(GO) test -count=1 -p $(TEST_P) -timeout $(TEST_TIMEOUT) ./...
+
+test-short: ## tests that need no network, no root and less than a minute
+	$(GO) test -short -count=1 -timeout 5m ./...
+
+test-386: ## the same as test-short, on 32 bits
+	GOARCH=386 CGO_ENABLED=0 $(GO) test -short -count=1 -p $(TEST_P) -timeout 10m ./...
+
+lint: ## gofmt, go vet, staticcheck, errcheck
+	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	  if [ -n "$$out" ]; then echo "not formatted, run gofmt -w on:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(TOOL) errcheck ./...
+
+vuln: ## known vulnerabilities in what we call
+	$(TOOL) govulncheck ./...
+
+cross: ## release binaries for arm64, arm (v7) and amd64, with their sizes
+	@GO='$(GO)' LDFLAGS='$(LDFLAGS)' MAX_ARM64='$(MAX_ARM64)' scripts/cross
+
+demo: build ## the whole thing on this machine: hub, leaf, devices, a link that is cut
+	$(BIN) demo
+
+bench: ## what a commit costs, beside the raw cost of the same bytes
+	$(GO) test -run '^$$' -bench . -benchmem -count=1 -p 1 -timeout 60m ./...
+
+soak: test-deps fuzz ## the long rigs, full length
+	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
+
+fuzz: ## every fuzz target for FUZZ_TIME each
+	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz
+
+powercut: test-deps ## CUTS power cuts with a hub attached
+	$(GO) test -count=1 -timeout 4h -v -run PowerCut $(MAIN) -cuts $(CUTS)
+
+clean: ## remove what make made
+	rm -rf bin dist

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/holdfast-edge/holdfast/configs"
+)
+
+func checkCommand(_ context.Context, args []string, std stdio) error {
+	fs := flags("check", "[FILE]", "Reads the configuration as `holdfast run` would and says everything that is wrong with it. Starts nothing.", std)
+	path := fs.String("config", defaultConfig, "configuration file")
+	asJSON := fs.Bool("json", false, "print the faults as JSON")
+	words, err := parse(fs, args, 1)
+	if err != nil {
+		return err
+	}
+	if len(words) == 1 {
+		*path = words[0]
+	}
+	cfg, faults, err := configs.Load(*path)
+	if err != nil {
+		return exitError{exitConfig, err}
+	}
+	switch {
+	case *asJSON:
+		if faults == nil {
+			faults = []configs.Fault{}
+		}
+		enc := json.NewEncoder(std.out)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(faults)
+	case len(faults) > 0:
+		_, err = fmt.Fprint(std.out, configs.Format(faults))
+	default:
+		_, err = fmt.Fprintf(std.out, "%s: leaf %s, %d streams, %d sources: no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
+	}
+	if err == nil && len(faults) > 0 {
+		return exitError{exitConfig, errSaid}
+	}
+	return err
+}

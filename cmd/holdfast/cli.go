@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// stdio is where a command writes: results to out, log and errors to err.
+type stdio struct{ out, err io.Writer }
+
+// command is one word of the command line. run gets what follows the word.
+type command struct {
+	name, args, summary string
+	run                 func(ctx context.Context, args []string, std stdio) error
+}
+
+func commands() []command {
+	return []command{
+		{"run", "", "run the gateway daemon", runCommand},
+		{"check", "", "check the configuration and say everything that is wrong with it", checkCommand},
+		{"init", "", "write a first configuration for this machine", initCommand},
+		{"status", "", "is my data safe, how much waits, when will it be at the hub", statusCommand},
+		{"tail", "STREAM", "show records as they are stored", tailCommand},
+		{"ports", "", "list the serial ports of this machine", portsCommand},
+		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},
+		{"demo", "", "the whole thing on this machine, with a link that is cut, and an account at the end", demoCommand},
+		{"version", "", "print the version", versionCommand},
+	}
+}
+
+// Exit codes, as docs/OPERATIONS.md lists them.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitConfig = 3
+	exitStore  = 4
+)
+
+// exitError carries the exit code that fits an error. An empty message means that everything has been said already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string { return e.err.Error() }
+func (e exitError) Unwrap() error { return e.err }
+
+func usageErrorf(format string, args ...any) error {
+	return exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// errSaid ends a command whose output has told the reason.
+var errSaid = errors.New("the output tells the reason")
+
+// execute runs the command that args name and returns the exit code.
+func execute(ctx context.Context, args []string, std stdio) int {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		usage(std.out)
+		if len(args) == 0 {
+			return exitUsage
+		}
+		return exitDone
+	}
+	for _, c := range commands() {
+		if c.name != args[0] {
+			continue
+		}
+		err := c.run(ctx, args[1:], std)
+		if errors.Is(err, flag.ErrHelp) {
+			return exitDone
+		}
+		if err == nil {
+			return exitDone
+		}
+		if !errors.Is(err, errSaid) {
+			fmt.Fprintf(std.err, "holdfast %s: %v\n", c.name, err)
+		}
+		var coded exitError
+		if errors.As(err, &coded) {
+			return coded.code
+		}
+		return exitFailed
+	}
+	fmt.Fprintf(std.err, "holdfast: no command %q; `holdfast help` lists them\n", args[0])
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Holdfast keeps what field devices send and hands it to a hub when the link allows.\n\nusage: holdfast COMMAND [flags]\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-20s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+	}
+	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists a command's flags. Exit codes: 0 done, 1 failed, 2 usage,\n3 configuration, 4 store.\n")
+}
+
+// flags returns a flag set for one command, whose help goes to std.err.
+func flags(name, args, about string, std stdio) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(std.err)
+	fs.Usage = func() {
+		fmt.Fprintf(std.err, "usage: holdfast %s\n\n%s\n", strings.TrimSpace(name+" [flags] "+args), about)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parse reads args into fs and returns at most most further words.
+func parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, exitError{exitUsage, errSaid} // the flag set has printed the reason
+	}
+	if fs.NArg() > most {
+		return nil, usageErrorf("what is %q for? `holdfast %s -h` shows what it takes", fs.Arg(most), fs.Name())
+	}
+	return fs.Args(), nil
+}
+
+// newLogger writes to w in the form that suits a person or journald.
+func newLogger(w io.Writer, debug bool) *slog.Logger {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
+	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// controlSocket is where a running daemon answers the commands status and tail: HTTP over a Unix socket in the data directory.
+// Who may read the data directory may ask; nothing can be changed through it.
+func controlSocket(data string) string { return filepath.Join(data, "holdfast.sock") }
+
+// control answers on the control socket.
+type control struct {
+	listener net.Listener
+	server   http.Server
+}
+
+// listenControl opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
+func listenControl(data string, reports *reporter, js jetstream.JetStream, cfg configs.Config, log *slog.Logger) (*control, error) {
+	path := controlSocket(data)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the old socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	c := &control{listener: l}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(reports.report()); err != nil {
+			log.Debug("status not delivered", "err", err)
+		}
+	})
+	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg) })
+	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	return c, nil
+}
+
+// serve answers until ctx ends.
+func (c *control) serve(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.server.Close() }) // nothing is lost by cutting a status off
+	defer stop()
+	if err := c.server.Serve(c.listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("answer on the control socket: %w", err)
+	}
+	return nil
+}
+
+// tailRecord is one line of `holdfast tail --json`.
+type tailRecord struct {
+	Stream  string            `json:"stream"`
+	Seq     uint64            `json:"seq"`
+	Subject string            `json:"subject"`
+	ID      string            `json:"id"`
+	Time    string            `json:"time"`
+	Header  map[string]string `json:"header,omitempty"`
+	Data    []byte            `json:"data"` // base64
+}
+
+// serveTail streams the records of one stream as JSON lines: the newest `last` of them, then new ones until the caller goes.
+func serveTail(w http.ResponseWriter, r *http.Request, js jetstream.JetStream, cfg configs.Config) {
+	name := r.URL.Query().Get("stream")
+	var last uint64
+	if _, err := fmt.Sscan(r.URL.Query().Get("last"), &last); err != nil {
+		last = 0
+	}
+	stream, err := js.Stream(r.Context(), name)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("stream %q: %v", name, err), http.StatusNotFound)
+		return
+	}
+	start := stream.CachedInfo().State.LastSeq + 1
+	start -= min(last, start-1)
+	consumer, err := js.OrderedConsumer(r.Context(), name, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{storage.DataSubject(cfg.Leaf.Name, name, ">")},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer messages.Stop()
+	defer context.AfterFunc(r.Context(), messages.Stop)()
+	out := json.NewEncoder(w)
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w)
+	for {
+		if err := flush.Flush(); err != nil {
+			return
+		}
+		m, err := messages.Next()
+		if err != nil {
+			return
+		}
+		if err := out.Encode(newTailRecord(name, m)); err != nil {
+			return
+		}
+	}
+}
+
+func newTailRecord(stream string, m jetstream.Msg) tailRecord {
+	t := tailRecord{Stream: stream, Subject: m.Subject(), Data: m.Data()}
+	if meta, err := m.Metadata(); err == nil {
+		t.Seq = meta.Sequence.Stream
+	}
+	for k := range m.Headers() {
+		switch v := m.Headers().Get(k); k {
+		case storage.HeaderID:
+			t.ID = v
+		case storage.HeaderTime:
+			t.Time = v
+		default:
+			if t.Header == nil {
+				t.Header = map[string]string{}
+			}
+			t.Header[k] = v
+		}
+	}
+	return t
+}
+
+// askDaemon asks the daemon that runs on data. The caller closes the body.
+func askDaemon(ctx context.Context, data, path string, query url.Values) (io.ReadCloser, error) {
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", controlSocket(data))
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://holdfast"+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("not allowed to ask the daemon in %s: run as root or as the user of the daemon", data)
+	case err != nil:
+		return nil, fmt.Errorf("no daemon answers in %s: is it running? `systemctl status holdfast` and `journalctl -u holdfast` tell why (%w)", data, err)
+	case resp.StatusCode != http.StatusOK:
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what was read of it is all there is to show
+		return nil, fmt.Errorf("the daemon answered: %s", text)
+	}
+	return resp.Body, nil
+}
+
+// askStatus returns the report of the daemon that runs on data.
+func askStatus(ctx context.Context, data string) (status.Report, error) {
+	body, err := askDaemon(ctx, data, "/status", nil)
+	if err != nil {
+		return status.Report{}, err
+	}
+	defer body.Close()
+	var r status.Report
+	if err := json.NewDecoder(body).Decode(&r); err != nil {
+		return status.Report{}, fmt.Errorf("read the daemon's status: %w", err)
+	}
+	return r, nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/forward"
+	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/serial"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// defaultConfig is where the package installs the configuration.
+const defaultConfig = "/etc/holdfast/holdfast.yaml"
+
+// loadConfig reads the configuration. Faults are printed to w, all of them.
+func loadConfig(path string, w io.Writer) (configs.Config, error) {
+	cfg, faults, err := configs.Load(path)
+	if err != nil {
+		return cfg, exitError{exitConfig, err}
+	}
+	if len(faults) > 0 {
+		if _, err := io.WriteString(w, configs.Format(faults)); err != nil {
+			return cfg, exitError{exitConfig, err}
+		}
+		return cfg, exitError{exitConfig, errSaid}
+	}
+	return cfg, nil
+}
+
+func storageOptions(cfg configs.Config, log *slog.Logger) storage.Options {
+	o := storage.Options{Leaf: cfg.Leaf.Name, Dir: cfg.Leaf.Data, Config: cfg.Storage, Sources: map[string]string{}, Log: log}
+	for _, s := range cfg.Streams {
+		o.Streams = append(o.Streams, s.StreamConfig)
+	}
+	for _, s := range cfg.Sources {
+		o.Sources[s.Name] = s.Into
+	}
+	return o
+}
+
+func uplinkOptions(cfg configs.Config, log *slog.Logger) forward.Options {
+	o := forward.Options{Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: cfg.Leaf.Data, Streams: map[string]forward.Config{}, Log: log}
+	for _, s := range cfg.Streams {
+		o.Streams[s.Name] = s.Forward
+	}
+	return o
+}
+
+// newSources builds the configured sources.
+func newSources(cfg configs.Config, store *storage.Store, log *slog.Logger) ([]ingest.Entry, error) {
+	entries := make([]ingest.Entry, 0, len(cfg.Sources))
+	for _, s := range cfg.Sources {
+		var source ingest.Source
+		var err error
+		switch {
+		case s.Serial != nil:
+			source, err = serial.New(s.Name, *s.Serial, *s.Frame, log)
+		case s.MQTT != nil:
+			source, err = mqtt.New(mqtt.Options{
+				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
+				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
+				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
+			})
+		}
+		if err != nil {
+			return nil, exitError{exitConfig, fmt.Errorf("source %s: %w", s.Name, err)}
+		}
+		entries = append(entries, ingest.Entry{Source: source, Stream: s.Into})
+	}
+	return entries, nil
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/holdfast-edge/holdfast/ingest/serial"
+)
+
+func portsCommand(_ context.Context, args []string, std stdio) error {
+	fs := flags("ports", "", "Lists the serial ports of this machine without opening any, with the names that stay the same\nwhen a device is plugged in elsewhere or the machine restarts.", std)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if _, err := parse(fs, args, 0); err != nil {
+		return err
+	}
+	ports, err := serial.Ports()
+	if err != nil {
+		return fmt.Errorf("list serial ports: %w", err)
+	}
+	if *asJSON {
+		if ports == nil {
+			ports = []serial.Port{}
+		}
+		enc := json.NewEncoder(std.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(ports)
+	}
+	if len(ports) == 0 {
+		_, err := fmt.Fprintln(std.out, "no serial port found")
+		return err
+	}
+	tw := tabwriter.NewWriter(std.out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "DEVICE\tUSE THIS NAME\tWHAT IT IS")
+	for _, p := range ports {
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", p.Device, p.StableName(), p.Description())
+	}
+	return tw.Flush()
+}

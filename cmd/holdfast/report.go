@@ -1,0 +1,81 @@
+package main
+
+import (
+	"time"
+
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
+	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/forward"
+	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// reporter gathers what the parts report. All its fields are immutable once set.
+type reporter struct {
+	cfg     configs.Config
+	started time.Time
+	store   *storage.Store
+	runner  *ingest.Runner
+	server  *leaf.Server
+	uplink  *forward.Uplink
+}
+
+// line is the report in one line.
+func (r *reporter) line() string { return status.Line(r.report()) }
+
+// report asks every part how it is and folds the answers.
+func (r *reporter) report() status.Report {
+	link := r.server.Link()
+	rep := status.Report{
+		Leaf: r.cfg.Leaf.Name, Version: version(), Store: string(r.store.ID()), Epoch: r.store.Epoch(),
+		Started: r.started, Now: time.Now(), Clock: r.store.Clock().String(),
+		Link: status.Link{
+			State: link.State.String(), Cause: link.Cause, Remedy: link.Remedy, Remote: link.Remote,
+			Since: link.Since, RTT: link.RTT.Seconds(),
+		},
+		Streams: r.streams(), Sources: r.sources(),
+	}
+	rep.Verdict = status.Fold(rep)
+	return rep
+}
+
+func (r *reporter) streams() []status.Stream {
+	progress := map[string]forward.Progress{}
+	for _, p := range r.uplink.Progress() {
+		progress[p.Stream] = p
+	}
+	states := r.store.Streams()
+	out := make([]status.Stream, 0, len(states))
+	for i, s := range states {
+		p := progress[s.Name]
+		st := status.Stream{
+			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full,
+			Stored: s.Stored, Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes, Dropped: s.Dropped,
+			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy,
+			Waiting: p.Waiting, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
+		}
+		if s.Err != nil {
+			st.Error = s.Err.Error()
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+func (r *reporter) sources() []status.Source {
+	totals := map[string]storage.SourceCounters{}
+	for _, c := range r.store.Sources() {
+		totals[c.Name] = c
+	}
+	states := r.runner.Status()
+	out := make([]status.Source, 0, len(states))
+	for _, s := range states {
+		c := totals[s.Name]
+		out = append(out, status.Source{
+			Name: s.Name, Into: s.Stream, State: s.State.Kind.String(), Cause: s.State.Cause, Remedy: s.State.Remedy,
+			Since: s.State.Since, Last: s.Last, Stored: c.Stored, Received: c.Stored + c.Rejected, Rejected: s.Rejected,
+		})
+	}
+	return out
+}

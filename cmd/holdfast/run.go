@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/forward"
+	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
+	"github.com/holdfast-edge/holdfast/systemd"
+)
+
+// stopTimeout bounds a stop: what is in hand is committed, then the parts end in reverse order of the boot.
+const stopTimeout = 20 * time.Second
+
+func runCommand(ctx context.Context, args []string, std stdio) error {
+	fs := flags("run", "", "Runs the gateway: captures from the configured sources and forwards to the hub.", std)
+	path := fs.String("config", defaultConfig, "configuration file")
+	debug := fs.Bool("debug", false, "log more than state changes")
+	if _, err := parse(fs, args, 0); err != nil {
+		return err
+	}
+	cfg, err := loadConfig(*path, std.err)
+	if err != nil {
+		return err
+	}
+	return runDaemon(ctx, cfg, newLogger(std.err, *debug))
+}
+
+// runDaemon runs a gateway until ctx ends. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
+func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err error) {
+	started := time.Now()
+	notify := systemd.New(log)
+	store, err := storage.Open(storageOptions(cfg, log))
+	if err != nil {
+		return exitError{exitStore, err}
+	}
+	stopping, cancelStopping := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelStopping()
+	defer func() { err = errors.Join(err, closeStore(stopping, store)) }()
+	entries, err := newSources(cfg, store, log)
+	if err != nil {
+		return err
+	}
+	runner := ingest.NewRunner(store, log, entries...)
+
+	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, MaxStore: cfg.Storage.Budget, Log: log})
+	if err != nil {
+		return fmt.Errorf("start the embedded server: %w", err)
+	}
+	defer func() { err = errors.Join(err, server.Shutdown(stopping)) }()
+	nc, err := server.Connect(nats.Name("holdfast"))
+	if err != nil {
+		return fmt.Errorf("connect to the embedded server: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	uplink := forward.New(uplinkOptions(cfg, log), store, server)
+	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Forwarded: uplink.Forwarded}); err != nil {
+		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
+	}
+	reports := &reporter{cfg: cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
+	control, err := listenControl(cfg.Leaf.Data, reports, js, cfg, log)
+	if err != nil {
+		return fmt.Errorf("open the control socket: %w", err)
+	}
+
+	var capture, service sync.WaitGroup
+	captureCtx, stopCapture := context.WithCancel(ctx)
+	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
+	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
+	service.Go(func() { restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) }) })
+	service.Go(func() { restart(serviceCtx, log, "control socket", control.serve) })
+	service.Go(func() { restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) }) })
+	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
+	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
+	notify.Ready()
+	if len(cfg.Hub.URLs) > 0 {
+		if err := server.Enable(true); err != nil {
+			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
+		}
+	}
+
+	<-ctx.Done()
+	notify.Stopping()
+	log.Info("stopping")
+	time.AfterFunc(stopTimeout, cancelStopping)
+	stopCapture()
+	capture.Wait()
+	err = closeStore(stopping, store)
+	stopService()
+	service.Wait()
+	return err
+}
+
+// closeStore closes s; closing a closed store is no error.
+func closeStore(ctx context.Context, s *storage.Store) error {
+	if err := s.Close(ctx); err != nil && !errors.Is(err, storage.ErrClosed) {
+		return exitError{exitStore, fmt.Errorf("close the store: %w", err)}
+	}
+	return nil
+}
+
+// restart runs one part until ctx ends. A part that ends by itself has a fault; it is logged and run again, since no part may take capture down with it.
+func restart(ctx context.Context, log *slog.Logger, part string, run func(context.Context) error) {
+	const pause = 2 * time.Second
+	for {
+		err := run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		log.Error("a part ended and is started again", "part", part, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// keepStatusLine shows the verdict in `systemctl status` until ctx ends.
+func keepStatusLine(ctx context.Context, notify *systemd.Notifier, reports *reporter) {
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		notify.Status(reports.line())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package status
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"time"
+)
+
+// Fold returns the verdict over a report. It looks at nothing but r.
+func Fold(r Report) Verdict {
+	v := Verdict{Safe: true, Findings: []Finding{}}
+	foldStreams(r, &v)
+	foldSources(r, &v)
+	foldLink(r, &v)
+	if r.Clock == "unsynced" {
+		v.add(Note, "clock", "not set by a time source yet: records say so in their time header, and nothing expires by it", "")
+	}
+	sort.SliceStable(v.Findings, func(i, j int) bool {
+		return rank(v.Findings[i].Severity) < rank(v.Findings[j].Severity)
+	})
+	v.Sentence = sentence(r, v)
+	return v
+}
+
+func (v *Verdict) add(s Severity, where, what, remedy string) {
+	v.Findings = append(v.Findings, Finding{Severity: s, Where: where, What: what, Remedy: remedy})
+}
+
+func rank(s Severity) int {
+	switch s {
+	case Problem:
+		return 0
+	case Warning:
+		return 1
+	}
+	return 2
+}
+
+func foldStreams(r Report, v *Verdict) {
+	for _, s := range r.Streams {
+		v.Waiting += s.Waiting
+		if s.Waiting > 0 && !s.Oldest.IsZero() && (v.Oldest.IsZero() || s.Oldest.Before(v.Oldest)) {
+			v.Oldest = s.Oldest
+		}
+		v.ETA = max(v.ETA, s.ETA)
+		where := "stream " + s.Name
+		switch {
+		case s.Error != "":
+			v.Safe = false
+			v.add(Problem, where, "cannot be written: "+s.Error, "check the disk; capture goes on by itself when writing works again")
+		case s.Full:
+			v.Safe = false
+			v.add(Problem, where, "is full and refuses new records", "raise max_bytes or the budget, set when_full: drop-oldest, or bring the link up")
+		}
+		var dropped uint64
+		for _, n := range s.Dropped {
+			dropped += n
+		}
+		if dropped > 0 {
+			v.add(Warning, where, fmt.Sprintf("%s dropped before the hub had them (%s); a gap record marks each range", records(dropped), reasons(s.Dropped)),
+				"raise max_bytes or the budget if this is not what you want")
+		}
+		if s.Mode == "none" {
+			continue
+		}
+		switch s.State {
+		case "stalled":
+			v.add(Warning, where, "stalled: "+s.Cause, s.Remedy)
+		case "refused", "same name twice", "other incarnation":
+			v.add(Problem, where, s.State+": "+s.Cause, s.Remedy)
+		}
+	}
+}
+
+func foldSources(r Report, v *Verdict) {
+	for _, s := range r.Sources {
+		where := "source " + s.Name
+		what := s.State
+		if s.Cause != "" {
+			what += ": " + s.Cause
+		}
+		switch s.State {
+		case "running", "starting":
+		case "blocked":
+			v.Safe = false
+			v.add(Problem, where, what, s.Remedy)
+		case "denied", "busy", "refused":
+			v.add(Problem, where, what, s.Remedy)
+		default:
+			v.add(Warning, where, what, s.Remedy)
+		}
+	}
+}
+
+func foldLink(r Report, v *Verdict) {
+	switch r.Link.State {
+	case "up", "off":
+	case "refused":
+		v.add(Problem, "link", "refused: "+r.Link.Cause, r.Link.Remedy)
+	default:
+		what := r.Link.State
+		if !r.Link.Since.IsZero() {
+			what += " for " + span(r.Now.Sub(r.Link.Since))
+		}
+		if r.Link.Cause != "" {
+			what += ": " + r.Link.Cause
+		}
+		v.add(Warning, "link", what, r.Link.Remedy)
+	}
+}
+
+func sentence(r Report, v Verdict) string {
+	s := "Your data is safe on this gateway"
+	if !v.Safe {
+		s = "What was acknowledged is on flash, but NEW DATA CANNOT BE STORED"
+	}
+	forwards := false
+	for _, st := range r.Streams {
+		forwards = forwards || st.Mode != "none"
+	}
+	switch {
+	case !forwards || r.Link.State == "off":
+		return s + "; no hub is configured."
+	case v.Waiting == 0:
+		return s + ", and all of it is at the hub."
+	}
+	s += "; " + records(v.Waiting) + verb(v.Waiting, " waits", " wait") + " for the hub"
+	if !v.Oldest.IsZero() {
+		s += ", the oldest for " + span(r.Now.Sub(v.Oldest))
+	}
+	switch {
+	case r.Link.State != "up":
+		s += "; it goes there when the link is back."
+	case v.ETA > 0:
+		s += "; at the present rate it is there in " + span(time.Duration(v.ETA*float64(time.Second))) + "."
+	default:
+		s += "."
+	}
+	return s
+}
+
+func verb(n uint64, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+func records(n uint64) string {
+	return Count(n) + verb(n, " record", " records")
+}
+
+func reasons(m map[string]uint64) string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	s := ""
+	for i, k := range keys {
+		if i > 0 {
+			s += ", "
+		}
+		s += k + " " + Count(m[k])
+	}
+	return s
+}
+
+// Count writes n with a comma between thousands.
+func Count(n uint64) string {
+	s := strconv.FormatUint(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// span writes a duration in the two largest units that matter to a person.
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Second:
+		return "under a second"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}

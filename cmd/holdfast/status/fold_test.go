@@ -1,0 +1,105 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+
+// healthy is a gateway with nothing wrong and nothing waiting.
+func healthy() Report {
+	return Report{
+		Leaf: "pump-07", Now: now, Started: now.Add(-time.Hour), Clock: "synced",
+		Link:    Link{State: "up", Since: now.Add(-time.Hour)},
+		Streams: []Stream{{Name: "SENSORS", Mode: "source", State: "live", Stored: 1200, Forwarded: 1200}},
+		Sources: []Source{{Name: "gps", Into: "SENSORS", State: "running", Received: 1200, Stored: 1200}},
+	}
+}
+
+func TestFold(t *testing.T) {
+	tests := []struct {
+		name     string
+		change   func(*Report)
+		safe     bool
+		sentence string // a part of it
+		finding  string // "severity where what" of the first finding, a prefix; empty: none
+	}{
+		{"healthy", func(*Report) {}, true, "all of it is at the hub", ""},
+		{"link down with a backlog", func(r *Report) {
+			r.Link = Link{State: "down", Cause: "no route to host", Since: now.Add(-5 * time.Minute)}
+			r.Streams[0].Waiting, r.Streams[0].Oldest = 1204, now.Add(-5*time.Minute)
+		}, true, "1,204 records wait for the hub, the oldest for 5 min; it goes there when the link is back", "warning link down for 5 min: no route to host"},
+		{"catching up", func(r *Report) {
+			r.Streams[0].Waiting, r.Streams[0].ETA, r.Streams[0].State = 100, 12, "catching-up"
+		}, true, "there in 12 s", ""},
+		{"one record", func(r *Report) { r.Streams[0].Waiting = 1 }, true, "1 record waits", ""},
+		{"stream full", func(r *Report) { r.Streams[0].Full = true }, false, "CANNOT BE STORED", "problem stream SENSORS is full"},
+		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},
+		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "at the hub", "warning stream SENSORS 7 records dropped"},
+		{"same name twice", func(r *Report) {
+			r.Streams[0].State, r.Streams[0].Cause = "same name twice", "another store"
+		}, true, "", "problem stream SENSORS same name twice: another store"},
+		{"device away", func(r *Report) { r.Sources[0].State, r.Sources[0].Cause = "waiting", "no such device" }, true, "", "warning source gps waiting: no such device"},
+		{"device denied", func(r *Report) { r.Sources[0].State = "denied" }, true, "", "problem source gps denied"},
+		{"source blocked", func(r *Report) { r.Sources[0].State = "blocked" }, false, "", "problem source gps blocked"},
+		{"problems come first", func(r *Report) {
+			r.Sources[0].State = "silent"
+			r.Link = Link{State: "refused", Cause: "credentials"}
+		}, true, "", "problem link refused: credentials"},
+		{"clock unsynced", func(r *Report) { r.Clock = "unsynced" }, true, "", "note clock"},
+		{"no hub", func(r *Report) { r.Link.State = "off"; r.Streams[0].Waiting = 5 }, true, "no hub is configured", ""},
+		{"local stream only", func(r *Report) { r.Streams[0].Mode, r.Streams[0].State = "none", "" }, true, "no hub is configured", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := healthy()
+			tt.change(&r)
+			v := Fold(r)
+			if v.Safe != tt.safe {
+				t.Errorf("Safe = %v, want %v", v.Safe, tt.safe)
+			}
+			if !strings.Contains(v.Sentence, tt.sentence) {
+				t.Errorf("Sentence = %q, want it to contain %q", v.Sentence, tt.sentence)
+			}
+			got := ""
+			if len(v.Findings) > 0 {
+				f := v.Findings[0]
+				got = string(f.Severity) + " " + f.Where + " " + f.What
+			}
+			if !strings.HasPrefix(got, tt.finding) || (tt.finding == "" && got != "") {
+				t.Errorf("first finding = %q, want %q", got, tt.finding)
+			}
+		})
+	}
+}
+
+func TestTextNamesTheRemedy(t *testing.T) {
+	r := healthy()
+	r.Sources[0].State, r.Sources[0].Cause, r.Sources[0].Remedy = "denied", "permission denied on /dev/ttyUSB0", "add the user to group dialout"
+	r.Verdict = Fold(r)
+	var b strings.Builder
+	if err := Text(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"pump-07: Your data is safe", "problem  source gps denied: permission denied", "→ add the user to group dialout", "SENSORS", "1,200"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("Text lacks %q:\n%s", want, b.String())
+		}
+	}
+	if line := Line(r); strings.Contains(line, "\n") || !strings.Contains(line, "denied") {
+		t.Errorf("Line = %q, want one line that names the problem", line)
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "under a second", 90 * time.Second: "90 s", 3 * time.Minute: "3 min",
+		25*time.Hour + 5*time.Minute: "25 h 5 min", 72 * time.Hour: "3 days",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+// Package status folds what the parts of the daemon report into one verdict that a person can act on.
+package status
+
+import "time"
+
+// Report is the state of one gateway. Its JSON form is what `holdfast status --json` prints.
+type Report struct {
+	Leaf    string    `json:"leaf"`
+	Version string    `json:"version"`
+	Store   string    `json:"store"`
+	Epoch   uint64    `json:"epoch"`
+	Started time.Time `json:"started"`
+	Now     time.Time `json:"now"`
+	Clock   string    `json:"clock"` // synced, unsynced, unknown
+	Link    Link      `json:"link"`
+	Streams []Stream  `json:"streams"`
+	Sources []Source  `json:"sources"`
+	Verdict Verdict   `json:"verdict"`
+}
+
+// Link is the state of the way to the hub.
+type Link struct {
+	State  string    `json:"state"` // off, down, connecting, up, refused
+	Cause  string    `json:"cause,omitempty"`
+	Remedy string    `json:"remedy,omitempty"`
+	Remote string    `json:"remote,omitempty"`
+	Since  time.Time `json:"since"`
+	RTT    float64   `json:"rtt_seconds,omitempty"`
+}
+
+// Stream is one captured stream: stored = forwarded + waiting + dropped.
+type Stream struct {
+	Name      string            `json:"name"`
+	Mode      string            `json:"mode"` // source, mirror, none
+	State     string            `json:"state"`
+	Cause     string            `json:"cause,omitempty"`
+	Remedy    string            `json:"remedy,omitempty"`
+	Error     string            `json:"error,omitempty"` // of the store: writes fail
+	Full      bool              `json:"full,omitempty"`
+	Stored    uint64            `json:"stored"`
+	Forwarded uint64            `json:"forwarded"`
+	Waiting   uint64            `json:"waiting"`
+	Dropped   map[string]uint64 `json:"dropped,omitempty"` // by reason
+	Records   uint64            `json:"records"`           // kept on this gateway
+	Bytes     uint64            `json:"bytes"`
+	MaxBytes  int64             `json:"max_bytes,omitempty"`
+	Oldest    time.Time         `json:"oldest_waiting,omitzero"`
+	Rate      float64           `json:"records_per_second"`
+	ETA       float64           `json:"eta_seconds,omitempty"` // until nothing waits at the present rate
+}
+
+// Source is one configured input: received = stored + rejected.
+type Source struct {
+	Name     string            `json:"name"`
+	Into     string            `json:"into"`
+	State    string            `json:"state"`
+	Cause    string            `json:"cause,omitempty"`
+	Remedy   string            `json:"remedy,omitempty"`
+	Since    time.Time         `json:"since,omitzero"`
+	Received uint64            `json:"received"`
+	Stored   uint64            `json:"stored"`
+	Rejected map[string]uint64 `json:"rejected,omitempty"` // by reason
+	Last     time.Time         `json:"last_record,omitzero"`
+}
+
+// Severity orders findings.
+type Severity string
+
+// The severities of a finding.
+const (
+	Problem Severity = "problem" // data is at risk or not being captured: a person must act
+	Warning Severity = "warning" // will matter if it lasts
+	Note    Severity = "note"    // worth knowing
+)
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	Where    string   `json:"where"`
+	What     string   `json:"what"`
+	Remedy   string   `json:"remedy,omitempty"`
+}
+
+// Verdict is the answer to the questions people ask first.
+type Verdict struct {
+	Safe     bool      `json:"safe"` // every acknowledged record is on flash and new ones can be stored
+	Sentence string    `json:"sentence"`
+	Waiting  uint64    `json:"waiting"`
+	Oldest   time.Time `json:"oldest_waiting,omitzero"`
+	ETA      float64   `json:"eta_seconds,omitempty"`
+	Findings []Finding `json:"findings"`
+}

@@ -1,0 +1,85 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Text writes r for a person at a terminal: the verdict, what to do, then the figures.
+func Text(w io.Writer, r Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", r.Leaf, r.Verdict.Sentence)
+	for _, f := range r.Verdict.Findings {
+		fmt.Fprintf(&b, "  %-8s %s %s\n", f.Severity, f.Where, f.What)
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "           → %s\n", f.Remedy)
+		}
+	}
+	fmt.Fprintf(&b, "\nlink %s", r.Link.State)
+	if r.Link.Remote != "" {
+		fmt.Fprintf(&b, " to %s", r.Link.Remote)
+	}
+	if r.Link.RTT > 0 {
+		fmt.Fprintf(&b, ", round trip %.0f ms", r.Link.RTT*1000)
+	}
+	fmt.Fprintf(&b, ", clock %s, up for %s (epoch %d)\n\n", r.Clock, span(r.Now.Sub(r.Started)), r.Epoch)
+	tw := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "STREAM\tSTATE\tSTORED\tAT HUB\tWAITING\tOLDEST\tRATE\tTHERE IN\tUSED")
+	for _, s := range r.Streams {
+		oldest, eta, used := "-", "-", size(s.Bytes)
+		if s.Waiting > 0 && !s.Oldest.IsZero() {
+			oldest = span(r.Now.Sub(s.Oldest))
+		}
+		if s.ETA > 0 {
+			eta = span(time.Duration(s.ETA * float64(time.Second)))
+		}
+		if s.MaxBytes > 0 {
+			used += " of " + size(uint64(s.MaxBytes))
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%.0f/s\t%s\t%s\n", s.Name, s.State, Count(s.Stored), Count(s.Forwarded), Count(s.Waiting), oldest, s.Rate, eta, used)
+	}
+	fmt.Fprintln(tw, "\t\t\t\t\t\t\t\t")
+	fmt.Fprintln(tw, "SOURCE\tSTATE\tRECEIVED\tSTORED\tREJECTED\tLAST")
+	for _, s := range r.Sources {
+		var rejected uint64
+		for _, n := range s.Rejected {
+			rejected += n
+		}
+		last := "-"
+		if !s.Last.IsZero() {
+			last = span(r.Now.Sub(s.Last)) + " ago"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, Count(s.Received), Count(s.Stored), Count(rejected), last)
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("lay out the status: %w", err)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Line is r in one line, for `systemctl status`.
+func Line(r Report) string {
+	s := r.Verdict.Sentence
+	for _, f := range r.Verdict.Findings {
+		if f.Severity == Problem {
+			return s + " " + f.Where + " " + f.What
+		}
+	}
+	return s
+}
+
+func size(n uint64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case n < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -1,0 +1,113 @@
+// Package configs reads the one configuration file strictly and says everything that is wrong with it at once.
+package configs
+
+import (
+	_ "embed" // for Example and Schema
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/holdfast-edge/holdfast/forward"
+	"github.com/holdfast-edge/holdfast/ingest/frame"
+	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/serial"
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// Example is a configuration that has every key at its default, with what it means. It is generated: go test ./configs -update.
+//
+//go:embed holdfast.yaml
+var Example []byte
+
+// Schema is the JSON schema of the configuration, for editors. It is generated: go test ./configs -update.
+//
+//go:embed schema.json
+var Schema []byte
+
+// Config is the whole configuration. The sections belong to the packages that use them.
+type Config struct {
+	Leaf    leaf.Config    `yaml:"leaf" doc:"this gateway"`
+	Hub     leaf.Hub       `yaml:"hub" doc:"where the data goes; without urls it stays here"`
+	Storage storage.Config `yaml:"storage" doc:"what all streams share"`
+	Streams []Stream       `yaml:"streams" doc:"where records are kept until the hub has them"`
+	Sources []Source       `yaml:"sources" doc:"where records come from"`
+}
+
+// Stream is an entry of the streams.
+type Stream struct {
+	storage.StreamConfig `yaml:",inline"`
+	Forward              forward.Config `yaml:"forward" doc:"how the hub gets this stream"`
+}
+
+// Source is an entry of the sources. In a configuration without faults exactly one of Serial and MQTT is there, and Frame with Serial.
+type Source struct {
+	Name   string         `yaml:"name" doc:"name of the source: letters, digits, - and _"`
+	Into   string         `yaml:"into" doc:"stream that takes its records"`
+	Serial *serial.Config `yaml:"serial" doc:"a serial line; needs frame"`
+	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
+	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
+}
+
+// Load reads a configuration file. It returns all faults it finds, sorted by line; with any of them the configuration must not be used. Relative
+// file names in it are taken from the folder of the file. The error says that the file cannot be read.
+func Load(path string) (Config, []Fault, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, faults := parse(data, machine())
+	for i := range faults {
+		faults[i].File = path
+	}
+	if len(faults) > 0 {
+		return cfg, faults, nil
+	}
+	folder, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	cfg.resolve(folder)
+	return cfg, nil, nil
+}
+
+// parse decodes a configuration and checks it: the names, then each section by its own rules, then what concerns several.
+func parse(data []byte, m system) (Config, []Fault) {
+	var cfg Config
+	d, read := decode(data, &cfg)
+	if read {
+		c := check{&cfg, m, d.report, d.doubtful}
+		c.names()
+		d.settle()
+		d.validate(reflect.ValueOf(&cfg).Elem(), "", true)
+		d.settle()
+		c.relations()
+	}
+	for i, f := range d.faults {
+		d.faults[i].Problem, d.faults[i].Remedy = hide(f.Problem, d.secrets), hide(f.Remedy, d.secrets)
+	}
+	return cfg, sortFaults(d.faults)
+}
+
+// Defaults returns a configuration that says nothing: every section at its defaults, no streams, no sources.
+func Defaults() Config {
+	var cfg Config
+	setDefaults(reflect.ValueOf(&cfg).Elem(), true)
+	return cfg
+}
+
+// resolve makes relative file names absolute.
+func (c *Config) resolve(folder string) {
+	files := []*string{&c.Leaf.Data, &c.Hub.Credentials, &c.Hub.NKey, &c.Hub.TLS.CA, &c.Hub.TLS.Cert, &c.Hub.TLS.Key}
+	for _, s := range c.Sources {
+		if s.MQTT != nil {
+			files = append(files, &s.MQTT.PasswordFile, &s.MQTT.TLS.CA, &s.MQTT.TLS.Cert, &s.MQTT.TLS.Key)
+		}
+	}
+	for _, file := range files {
+		if *file != "" && !filepath.IsAbs(*file) {
+			*file = filepath.Join(folder, *file)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package hub
+
+import (
+	"crypto/sha256"
+
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// Names that leaf and hub have to agree on; docs/WIRE.md is their contract.
+const (
+	// Account is the hub account that leaves connect to when a Spec names no other.
+	Account = "EDGE"
+	// Domain is the hub's JetStream domain when a Spec names no other.
+	Domain = "hub"
+	// LeafAccount is the account of captured streams on every leaf.
+	LeafAccount = "CAPTURE"
+	// Replicas is the number of copies the hub keeps when a Spec names no other.
+	Replicas = 3
+	// MinAPILevel is the JetStream API level of nats-server 2.15, the oldest hub that keeps the promises of this package.
+	MinAPILevel = 5
+	// MinVersion is the server release with MinAPILevel.
+	MinVersion = "2.15.0"
+)
+
+// Consumer returns the name of the sourcing consumer on the leaf: unique in the fleet, as it appears in acknowledgement subjects.
+func Consumer(leaf, stream string) string { return "up_" + leaf + "_" + stream }
+
+// DeliverSubject returns the subject on which a leaf's sourcing consumer delivers to the hub.
+func DeliverSubject(leaf, stream string) string { return "up." + leaf + "." + stream }
+
+// Filter returns the subject filter of a leaf's records in one stream, gap and epoch records included, placeholders excluded.
+func Filter(leaf, stream string) string { return storage.DataSubject(leaf, stream, ">") }
+
+// InboxPrefix returns the prefix of the reply subjects that a leaf uses towards the hub.
+func InboxPrefix(leaf string) string { return "_INBOX_" + leaf }
+
+// MirrorName returns the hub stream that mirrors a leaf's stream when its configuration names no other.
+func MirrorName(leaf, stream string) string { return leaf + "_" + stream }
+
+// AccountHash returns the token that stands for an account in acknowledgement and reply subjects of nats-server 2.14 and newer
+// (feature flags js_ack_fc_v2 and js_api_reply_v2). In operator mode the account's public key takes the place of its name.
+func AccountHash(account string) string {
+	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	sum := sha256.Sum256([]byte(account))
+	hash := sum[:8]
+	for i, b := range hash {
+		hash[i] = digits[int(b)%len(digits)]
+	}
+	return string(hash)
+}

@@ -1,0 +1,193 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// How an append that the store does not take at present is tried again.
+const (
+	blockedMin = 100 * time.Millisecond // first pause
+	blockedMax = 5 * time.Second        // longest pause
+)
+
+// ReasonInvalid is the reason under which readings count that the store can never take.
+const ReasonInvalid = "invalid"
+
+// lane is the way of one source into its stream.
+type lane struct {
+	source Source
+	name   string
+	stream string
+	store  Store
+	log    *slog.Logger
+
+	turn    chan struct{}    // holds one token: whoever took it may append and owns the fields below
+	seq     uint64           // sequence number of the last record that is stored
+	doubt   []storage.Record // records of a batch that failed: the source will deliver them again
+	settled int              // how many of doubt are stored or refused; the others may be stored, and hold seq+1 and up
+
+	mu       sync.Mutex // guards the fields below
+	stored   uint64
+	invalid  uint64
+	why      string // what was wrong with the last invalid reading
+	pending  uint64
+	last     time.Time
+	blocked  State // Kind Blocked while the store takes nothing, else zero
+	stop     State // why the source does not run; zero while it runs
+	began    time.Time
+	restarts uint64
+	panics   uint64
+	passed   uint64 // rejects of the source that the store has been told of
+}
+
+func newLane(e Entry, store Store, log *slog.Logger) *lane {
+	l := &lane{source: e.Source, name: e.Source.Name(), stream: e.Stream, store: store, log: log, turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	return l
+}
+
+// deliver is the Deliver of the lane's source.
+func (l *lane) deliver(ctx context.Context, batch ...Reading) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	l.addPending(len(batch))
+	defer l.addPending(-len(batch))
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.turn:
+	}
+	defer func() { l.turn <- struct{}{} }()
+
+	recs := make([]storage.Record, len(batch))
+	now := time.Now()
+	for i, r := range batch {
+		if r.Time.IsZero() {
+			r.Time = now
+		}
+		recs[i] = storage.Record{Stream: l.stream, Source: l.name, Tail: r.Tail, Time: r.Time, Header: r.Header, Data: r.Data}
+	}
+	known, err := l.settle(ctx, recs)
+	if err != nil {
+		return err
+	}
+	recs, batch = recs[known:], batch[known:]
+	tried, settled, err := l.append(ctx, recs, batch)
+	if err != nil {
+		l.keepDoubt(recs[:tried], settled)
+	}
+	return err
+}
+
+// settle stores the records in doubt and returns how many of recs it recognises among them. Records in doubt may be on flash
+// already, so their numbers belong to them: nothing may follow before they are known to be stored.
+func (l *lane) settle(ctx context.Context, recs []storage.Record) (known int, err error) {
+	if l.settled < len(l.doubt) {
+		_, n, err := l.append(ctx, l.doubt[l.settled:], nil)
+		l.settled += n
+		if err != nil {
+			return 0, err
+		}
+	}
+	for known < len(recs) && known < len(l.doubt) && same(recs[known], l.doubt[known]) {
+		known++
+	}
+	if known < len(recs) { // the source went on to new readings
+		l.doubt, l.settled = nil, 0
+	} else {
+		l.doubt, l.settled = l.doubt[known:], l.settled-known
+	}
+	return known, nil
+}
+
+// append gives the records their numbers and stores them; with readings it calls their notes first. It returns how many of
+// recs it handed to the store, and how many of these are surely stored or refused.
+func (l *lane) append(ctx context.Context, recs []storage.Record, batch []Reading) (tried, settled int, err error) {
+	if len(recs) == 0 {
+		return 0, 0, nil
+	}
+	if err := l.number(recs, batch); err != nil {
+		return 0, 0, err
+	}
+	err = l.persist(ctx, recs)
+	switch {
+	case err == nil:
+		l.count(recs)
+		return len(recs), len(recs), nil
+	case !errors.Is(err, storage.ErrInvalid):
+		return len(recs), 0, err
+	case len(recs) == 1:
+		l.refuse(recs[0], err)
+		return 1, 1, nil
+	}
+	// One or more of the batch can never be stored. One by one, the good ones keep their order and the numbers have no hole.
+	for i := range recs {
+		var one []Reading
+		if batch != nil {
+			one = batch[i : i+1]
+		}
+		n, _, err := l.append(ctx, recs[i:i+1], one)
+		if err != nil {
+			return i + n, i, err
+		}
+	}
+	return len(recs), len(recs), nil
+}
+
+// number gives recs the numbers that follow the last stored record.
+func (l *lane) number(recs []storage.Record, batch []Reading) error {
+	for i := range recs {
+		recs[i].Seq = l.seq + 1 + uint64(i)
+		if batch == nil || batch[i].Note == nil {
+			continue
+		}
+		id := storage.ID{Leaf: l.store.Leaf(), Store: l.store.ID(), Source: l.name, Epoch: l.store.Epoch(), Seq: recs[i].Seq}
+		if err := batch[i].Note(id); err != nil {
+			return fmt.Errorf("note reading %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// persist appends recs with the same numbers until the store takes them, says never, is closed, or ctx ends.
+func (l *lane) persist(ctx context.Context, recs []storage.Record) error {
+	back := Backoff{Min: blockedMin, Max: blockedMax}
+	defer l.unblock()
+	for {
+		err := l.store.Append(ctx, recs...)
+		if err == nil || errors.Is(err, storage.ErrInvalid) || errors.Is(err, storage.ErrClosed) {
+			return err
+		}
+		if ctx.Err() == nil {
+			l.block(err)
+			_ = pause(ctx, back.Next()) // ctx is looked at next
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("store reading: %w (the store said: %v)", ctx.Err(), err)
+		}
+	}
+}
+
+// keepDoubt remembers the records of a batch that failed, the first of them settled, in copies of our own.
+func (l *lane) keepDoubt(recs []storage.Record, settled int) {
+	l.doubt, l.settled = make([]storage.Record, len(recs)), settled
+	for i, r := range recs {
+		r.Data, r.Header = bytes.Clone(r.Data), maps.Clone(r.Header)
+		l.doubt[i] = r
+	}
+}
+
+// same says whether a record is one that was delivered before.
+func same(a, b storage.Record) bool {
+	return a.Time.Equal(b.Time) && a.Tail == b.Tail && bytes.Equal(a.Data, b.Data)
+}

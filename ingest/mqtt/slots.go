@@ -1,0 +1,224 @@
+package mqtt
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// slotSize is the length of an entry. It divides a sector, so that a power cut leaves an entry old or new and never half.
+const slotSize = 32
+
+// slotMagic begins the file; its last character is the version of the format.
+const slotMagic = "HFslots1"
+
+// castagnoli is the polynomial of all checksums here.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// digest is the part of the SHA-256 of topic and payload by which a message is recognised: 96 bits.
+type digest [12]byte
+
+func digestOf(topic string, payload []byte) digest {
+	h := sha256.New()
+	var n [4]byte
+	binary.LittleEndian.PutUint32(n[:], uint32(len(topic)))
+	h.Write(n[:])
+	h.Write([]byte(topic))
+	h.Write(payload)
+	var d digest
+	copy(d[:], h.Sum(nil))
+	return d
+}
+
+// mark is what a slot says about a message.
+type mark struct {
+	nr     uint32 // position in the order in which the table's marks were made; it wraps
+	digest digest
+}
+
+// slotFile is a file of a fixed number of marks, each written in place, each with a checksum over its content, its place and a
+// salt of the file. Slot 0 holds the salt: a new salt empties the file in one write of a sector.
+//
+// A mark is written before the record it stands for, without a sync: the commit that makes the record durable makes the mark
+// durable too. A crash can therefore leave marks of records that were never stored. They name the record, and load drops
+// those above the newest committed one.
+type slotFile struct {
+	path  string
+	slots int
+	owner [8]byte // who the marks belong to; those of another are of no use
+
+	f    *os.File // nil: not open, marks live in memory only
+	salt [8]byte
+}
+
+// errFresh says that a slot file was made anew.
+var errFresh = errors.New("made anew")
+
+func newSlotFile(path string, slots int, owner string) *slotFile {
+	s := &slotFile{path: path, slots: slots}
+	sum := sha256.Sum256([]byte(owner))
+	copy(s.owner[:], sum[:])
+	return s
+}
+
+// load opens the file and calls each for every mark of a record up to last (epoch, seq); others are removed. It makes the file
+// anew, and returns an error that wraps errFresh and says why, when the old one cannot be used; a first one is made silently.
+func (s *slotFile) load(epoch, seq uint64, each func(slot int, m mark)) error {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.create()
+	}
+	if err == nil {
+		err = s.check(data)
+	}
+	if err != nil {
+		if anew := s.create(); anew != nil {
+			return anew
+		}
+		return fmt.Errorf("%w: %w", err, errFresh)
+	}
+	if s.f, err = os.OpenFile(s.path, os.O_WRONLY, 0); err != nil {
+		return err
+	}
+	copy(s.salt[:], data[16:24])
+	for i := 1; i < s.slots; i++ {
+		raw := data[i*slotSize : (i+1)*slotSize]
+		if isZero(raw) {
+			continue
+		}
+		if binary.LittleEndian.Uint32(raw) != s.sum(i, raw) {
+			continue // torn, or of an older salt
+		}
+		e, n := uint64(binary.LittleEndian.Uint32(raw[8:])), binary.LittleEndian.Uint64(raw[12:])
+		if e > epoch || e == epoch && n > seq {
+			// Never committed. It must go for good: once there are records of a later epoch it would look committed.
+			if err := s.clear(i); err != nil {
+				return err
+			}
+			continue
+		}
+		m := mark{nr: binary.LittleEndian.Uint32(raw[4:])}
+		copy(m.digest[:], raw[20:])
+		each(i, m)
+	}
+	return nil
+}
+
+// reopen opens the file again after close.
+func (s *slotFile) reopen() (err error) {
+	s.f, err = os.OpenFile(s.path, os.O_WRONLY, 0)
+	return err
+}
+
+// check looks at length and header.
+func (s *slotFile) check(data []byte) error {
+	switch {
+	case len(data) != s.slots*slotSize:
+		return fmt.Errorf("%s has %d bytes, want %d", s.path, len(data), s.slots*slotSize)
+	case string(data[:8]) != slotMagic:
+		return fmt.Errorf("%s does not begin with %s", s.path, slotMagic)
+	case binary.LittleEndian.Uint32(data[24:]) != crc32.Checksum(data[:24], castagnoli):
+		return fmt.Errorf("%s: checksum of the header is wrong", s.path)
+	case !bytes.Equal(data[8:16], s.owner[:]):
+		return fmt.Errorf("%s belongs to another broker or client id", s.path)
+	}
+	return nil
+}
+
+// create makes an empty file of full length, on flash when it returns.
+func (s *slotFile) create() error {
+	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	s.f = f
+	// Written, not left sparse: later writes must not need space.
+	if _, err := f.Write(make([]byte, s.slots*slotSize)); err != nil {
+		return errors.Join(err, s.close())
+	}
+	return s.empty()
+}
+
+// empty makes all marks void, on flash when it returns: they must not come back after a power cut, because then they could be
+// taken for marks of the broker's next session.
+func (s *slotFile) empty() error {
+	if s.f == nil {
+		return nil
+	}
+	var head [slotSize]byte
+	copy(head[:], slotMagic)
+	copy(head[8:], s.owner[:])
+	rand.Read(s.salt[:])
+	copy(head[16:], s.salt[:])
+	binary.LittleEndian.PutUint32(head[24:], crc32.Checksum(head[:24], castagnoli))
+	if _, err := s.f.WriteAt(head[:], 0); err != nil {
+		return errors.Join(err, s.close())
+	}
+	return s.f.Sync()
+}
+
+// put writes the mark of a record into a slot.
+func (s *slotFile) put(slot int, m mark, id storage.ID) error {
+	if s.f == nil {
+		return nil
+	}
+	if id.Epoch > 1<<32-1 {
+		return fmt.Errorf("epoch %d does not fit", id.Epoch)
+	}
+	var raw [slotSize]byte
+	binary.LittleEndian.PutUint32(raw[4:], m.nr)
+	binary.LittleEndian.PutUint32(raw[8:], uint32(id.Epoch))
+	binary.LittleEndian.PutUint64(raw[12:], id.Seq)
+	copy(raw[20:], m.digest[:])
+	binary.LittleEndian.PutUint32(raw[:], s.sum(slot, raw[:]))
+	_, err := s.f.WriteAt(raw[:], int64(slot)*slotSize)
+	return err
+}
+
+// clear makes a slot empty, without a sync.
+func (s *slotFile) clear(slot int) error {
+	if s.f == nil {
+		return nil
+	}
+	_, err := s.f.WriteAt(make([]byte, slotSize), int64(slot)*slotSize)
+	return err
+}
+
+// drop gives the file up after a write error: what it says is no longer right.
+func (s *slotFile) drop() error {
+	return errors.Join(s.close(), os.Remove(s.path))
+}
+
+func (s *slotFile) close() error {
+	if s.f == nil {
+		return nil
+	}
+	f := s.f
+	s.f = nil
+	return f.Close()
+}
+
+// sum is the checksum of a slot: of its place, the file's salt and everything behind the checksum itself.
+func (s *slotFile) sum(slot int, raw []byte) uint32 {
+	var place [4]byte
+	binary.LittleEndian.PutUint32(place[:], uint32(slot))
+	c := crc32.Update(crc32.Checksum(place[:], castagnoli), castagnoli, s.salt[:])
+	return crc32.Update(c, castagnoli, raw[4:slotSize])
+}
+
+func isZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

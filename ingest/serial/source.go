@@ -1,0 +1,263 @@
+// Package serial reads frames from serial ports, through every unplugging of the device.
+package serial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/frame"
+)
+
+// HeaderTag is the header with the NMEA TAG blocks of a sentence, as they were on the line.
+const HeaderTag = "Holdfast-Nmea-Tag"
+
+// ReasonOverrun is the reason under which messages count that came while the buffer was full because the store took none.
+const ReasonOverrun = "overrun"
+
+const (
+	tick         = time.Second            // how often the line is looked at when nothing comes
+	absentMin    = 250 * time.Millisecond // first pause before a device that is not there is looked for again
+	absentMax    = time.Second            // longest of these pauses
+	troubleMax   = 10 * time.Second       // longest pause after other faults
+	goodFor      = 30 * time.Second       // a device that worked this long is opened again soon
+	drainTimeout = time.Second            // how long a stop waits for the store to take what was read
+	batchMax     = 512                    // readings handed over at once
+	deadReads    = 20                     // this many empty reads ...
+	deadWithin   = 100 * time.Millisecond // ... within this time mean a dead port
+)
+
+// Source reads one serial port.
+type Source struct {
+	name   string
+	cfg    Config
+	framer frame.Framer
+	log    *slog.Logger
+	open   func(Config) (device, error)
+
+	queue *queue
+	cond  *ingest.Condition
+	tally ingest.Tally
+}
+
+var (
+	_ ingest.Source  = (*Source)(nil)
+	_ ingest.Stater  = (*Source)(nil)
+	_ ingest.Counter = (*Source)(nil)
+)
+
+// New returns the source of a port, which Run opens. It fails only for a configuration that Validate faults.
+func New(name string, cfg Config, frames frame.Config, log *slog.Logger) (*Source, error) {
+	var err error
+	cfg.Validate(func(key, problem, remedy string) {
+		if err == nil {
+			err = fmt.Errorf("serial source %s: %s: %s: %s", name, key, problem, remedy)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	framer, err := frame.New(frames)
+	if err != nil {
+		return nil, fmt.Errorf("serial source %s: %w", name, err)
+	}
+	log = log.With("source", name, "device", cfg.Port)
+	return &Source{name: name, cfg: cfg, framer: framer, log: log, open: open, queue: newQueue(cfg.Buffer), cond: ingest.NewCondition(log)}, nil
+}
+
+// Name is the configured name.
+func (s *Source) Name() string { return s.name }
+
+// State says how the port is.
+func (s *Source) State() ingest.State { return s.cond.State() }
+
+// Counts says how many messages were delivered, and how many rejected and why.
+func (s *Source) Counts() ingest.Counts { return s.tally.Counts() }
+
+// Run reads the port until ctx ends. The line is read all the time, into the configured buffer, because it cannot be told to
+// wait: what comes while the buffer is full is rejected as overrun. What was read when ctx ends is delivered for up to a second
+// more, and by the next Run if the store does not take it.
+func (s *Source) Run(ctx context.Context, deliver ingest.Deliver) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		cancel(ingest.Guard(func() error { return s.pump(inner, deliver) }))
+	})
+	err := ingest.Guard(func() error { return s.serve(inner) })
+	cancel(err)
+	wg.Wait()
+	if ctx.Err() == nil {
+		return context.Cause(inner)
+	}
+	last, done := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer done()
+	if err := s.drain(last, deliver); err != nil {
+		s.log.Warn("readings not stored at stop", "pending", s.queue.len(), "err", err)
+	}
+	return ctx.Err()
+}
+
+// pump hands what was read to the store until ctx ends.
+func (s *Source) pump(ctx context.Context, deliver ingest.Deliver) error {
+	back := ingest.Backoff{Min: absentMin, Max: troubleMax}
+	for {
+		err := s.drain(ctx, deliver)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			wait := back.Next()
+			if n := back.Fails(); n == 1 || n%10 == 0 {
+				s.log.Error("readings not delivered, will be tried again", "err", err, "pending", s.queue.len(), "fails", n)
+			}
+			sleep(ctx, wait)
+			continue
+		}
+		back.Reset()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.queue.more:
+		}
+	}
+}
+
+// drain delivers until nothing is left.
+func (s *Source) drain(ctx context.Context, deliver ingest.Deliver) error {
+	for {
+		batch := s.queue.head(batchMax)
+		if len(batch) == 0 {
+			return nil
+		}
+		if err := deliver(ctx, batch...); err != nil {
+			return err
+		}
+		s.queue.drop(len(batch))
+		s.tally.Deliver(len(batch))
+	}
+}
+
+// serve opens the port, and opens it again whenever it is lost, until ctx ends.
+func (s *Source) serve(ctx context.Context) error {
+	if s.State().Kind == ingest.Unknown {
+		s.cond.Set(ingest.Starting, "", "")
+	}
+	s.take(s.framer.Reset("cut off by a restart")) // nothing is held, unless the last run ended in a panic
+	gone := ingest.Backoff{Min: absentMin, Max: absentMax}
+	trouble := ingest.Backoff{Min: absentMin, Max: troubleMax}
+	for ctx.Err() == nil {
+		dev, err := s.open(s.cfg)
+		if err != nil {
+			why := asFault(err)
+			s.cond.Set(why.kind, why.cause, why.remedy)
+			if why.kind == ingest.Waiting {
+				trouble.Reset() // it will be another device, or the same one switched on anew
+				sleep(ctx, gone.Next())
+			} else {
+				sleep(ctx, trouble.Next())
+			}
+			continue
+		}
+		gone.Reset()
+		began := time.Now()
+		err = s.read(ctx, dev)
+		if ctx.Err() != nil {
+			s.take(s.framer.Reset("cut off by a stop"))
+			break
+		}
+		s.take(s.framer.Reset("cut off by loss of the port"))
+		s.cond.Set(ingest.Waiting, fmt.Sprintf("%s was lost: %v", s.cfg.Port, err), "plug the device in, and check its cable and power if it was not pulled out")
+		if time.Since(began) >= goodFor {
+			trouble.Reset()
+		}
+		sleep(ctx, trouble.Next())
+	}
+	return ctx.Err()
+}
+
+// asFault explains errors of open.
+func asFault(err error) *fault {
+	var f *fault
+	if errors.As(err, &f) {
+		return f
+	}
+	return &fault{ingest.Refused, err.Error(), "check that it is a serial port"}
+}
+
+// read reads the device until it is lost or ctx ends, and closes it in any case, so that the next open finds it free.
+func (s *Source) read(ctx context.Context, dev device) error {
+	defer func() {
+		if err := dev.Close(); err != nil {
+			s.log.Debug("port closed with an error", "err", err) // usual when the device was pulled out
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) }) // a device that has no deadlines ends by its next read
+	defer stop()
+	s.cond.Set(ingest.Running, "", "")
+	w := newWatch(s)
+	buf := make([]byte, 4096)
+	for {
+		if err := dev.SetReadDeadline(time.Now().Add(w.tick)); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n, err := dev.Read(buf)
+		now := time.Now()
+		if n > 0 {
+			w.heard(s.take(s.framer.Push(buf[:n], now)), n, now)
+		}
+		switch {
+		case err == nil && n == 0:
+			if w.dead(now) {
+				return errors.New("it reads as empty without waiting")
+			}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			s.take(s.framer.Tick(now))
+		case errors.Is(err, io.EOF):
+			return errors.New("it hung up")
+		case err != nil:
+			return errno(err)
+		}
+		if err := w.look(dev, now); err != nil {
+			return err
+		}
+	}
+}
+
+// take queues frames and counts rejects. It returns how many frames were good.
+func (s *Source) take(frames []frame.Frame) (good int) {
+	for _, f := range frames {
+		if f.Reject != "" {
+			s.tally.Reject(f.Reject, f.Size)
+			s.log.Debug("bytes rejected", "reason", f.Reject, "bytes", f.Size)
+			continue
+		}
+		good++
+		r := ingest.Reading{Time: f.First, Data: f.Data}
+		if f.Tag != nil {
+			r.Header = map[string]string{HeaderTag: string(f.Tag)}
+		}
+		if !s.queue.put(r) {
+			s.tally.Reject(ReasonOverrun, f.Size)
+		}
+	}
+	return good
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,213 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Bounds of what a record may bring along. A subject is a key in the server's memory, one for each that is in use.
+const (
+	maxSubject = 1024
+	maxHeaders = 8 << 10
+)
+
+// InvalidError says which record of a call can never be stored, and why. It is an ErrInvalid.
+type InvalidError struct {
+	Index  int    // which record of the call
+	Source string // its source
+	Seq    uint64 // and sequence
+	Reason string // in words
+}
+
+// Error names the record and the reason.
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("record %d of source %q (number %d of the call): %s", e.Seq, e.Source, e.Index+1, e.Reason)
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Append stores records and returns when all of them are on flash, in the order given. What it promises:
+//   - nil: every record is in its stream and survives a power cut in the next instant.
+//   - An error: none is acknowledged. Some may be stored nevertheless; a retry with the same Source and Seq is never stored twice, and finds
+//     them. Records of one source are stored in the order of their calls, which must come one after the other.
+//   - ErrInvalid (an *InvalidError names the record): this call can never succeed. Nothing of it was stored if the record's form is at fault.
+//   - ErrFull, ErrUnavailable: retry later with the same records. ErrFailing: nothing will be stored until the process starts anew.
+//   - ErrClosed: Close was called. ctx.Err(): the caller gave up; the records may or may not be stored.
+//   - A group of calls succeeds or fails call by call: nobody suffers from another's record.
+//
+// It blocks until Attach has finished, and while a stream moves (Leap). Concurrent calls share one flush; Config.Commit says how: a window of
+// records is synced as soon as the sync before has ended and it holds max_records, or nobody is expected who was answered less than max_delay
+// ago (a lone caller never waits), or max_delay is over. Data and Header belong to the caller again when Append returns, also early.
+func (s *Store) Append(ctx context.Context, recs ...Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
+	now := s.now()
+	select {
+	case <-s.attached:
+	case <-s.closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c, err := s.prepare(recs, now)
+	if err != nil {
+		return err
+	}
+	if err := s.admit(ctx, c); err != nil {
+		return err
+	}
+	return s.committer.submit(ctx, c)
+}
+
+// item is one record on its way into its stream.
+type item struct {
+	source *source
+	seq    uint64
+	msg    nats.Msg
+	size   uint64 // what it takes in the stream
+	err    error  // why it was not stored
+	done   bool   // it is in the stream
+}
+
+// prepare checks the records and turns them into messages, with copies of their data: a caller may give up at any time.
+func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
+	c := &call{items: make([]item, len(recs)), done: make(chan error, 1)}
+	total := 0
+	for i := range recs {
+		total += len(recs[i].Data)
+	}
+	data := make([]byte, 0, total)
+	id := ID{Leaf: s.Leaf(), Store: s.ID(), Epoch: s.Epoch()}
+	for i := range recs {
+		r := &recs[i]
+		src, reason := s.check(r)
+		if reason != "" {
+			return nil, &InvalidError{Index: i, Source: r.Source, Seq: r.Seq, Reason: reason}
+		}
+		from := len(data)
+		data = append(data, r.Data...)
+		id.Source, id.Seq = r.Source, r.Seq
+		received := r.Time
+		if received.IsZero() {
+			received = now
+		}
+		c.items[i].fill(r, src, id, s.clock.stamp(received).String(), data[from:len(data):len(data)])
+	}
+	c.key = c.items[0].source
+	return c, nil
+}
+
+// fill makes the message of a record.
+func (it *item) fill(r *Record, src *source, id ID, stamp string, data []byte) {
+	it.source, it.seq = src, r.Seq
+	subject := DataSubject(id.Leaf, src.stream.name(), src.name)
+	if r.Tail != "" {
+		subject += "." + r.Tail
+	}
+	h := make(nats.Header, 2+len(r.Header))
+	values := make([]string, 2, 2+len(r.Header))
+	values[0], values[1] = id.String(), stamp
+	h[HeaderID], h[HeaderTime] = values[0:1:1], values[1:2:2]
+	encoded := len("NATS/1.0\r\n\r\n") + len(HeaderID) + len(values[0]) + len(HeaderTime) + len(stamp) + 2*len(": \r\n")
+	for k, v := range r.Header {
+		values = append(values, v)
+		h[k] = values[len(values)-1 : len(values) : len(values)]
+		encoded += len(k) + len(v) + len(": \r\n")
+	}
+	it.msg = nats.Msg{Subject: subject, Header: h, Data: data}
+	it.size = storedSize(len(subject), encoded, len(data))
+}
+
+// storedSize is what a message takes in a block of nats-server 2.15's file store, which is what its limits count: length, sequence, time, subject length,
+// subject, header length, headers, data, checksum.
+func storedSize(subject, header, data int) uint64 {
+	const fixed, headerLength, checksum = 22, 4, 8
+	return uint64(fixed + subject + headerLength + header + data + checksum)
+}
+
+// check finds a record's source and says what is wrong with the record, if anything is.
+func (s *Store) check(r *Record) (*source, string) {
+	src := s.sources[r.Source]
+	switch {
+	case src == nil:
+		return nil, "its source is not configured"
+	case r.Stream != src.stream.name():
+		return nil, fmt.Sprintf("its source goes into stream %q, not %q", src.stream.name(), r.Stream)
+	case r.Seq == 0:
+		return nil, "its sequence is zero"
+	case int64(len(r.Data)) > src.stream.config.MaxMsgSize:
+		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config.MaxMsgSize)
+	case len(DataSubject(s.Leaf(), r.Stream, r.Source))+1+len(r.Tail) > maxSubject:
+		return nil, fmt.Sprintf("its subject is longer than %d characters", maxSubject)
+	}
+	if reason := tailProblem(r.Tail); reason != "" {
+		return nil, reason
+	}
+	headers := 0
+	for k, v := range r.Header {
+		if reason := headerProblem(k, v); reason != "" {
+			return nil, reason
+		}
+		headers += len(k) + len(v) + len(": \r\n")
+	}
+	if headers > maxHeaders {
+		return nil, fmt.Sprintf("its headers are longer than %d bytes", maxHeaders)
+	}
+	const ours = 512 // the headers that every record gets, generously
+	if max := s.maxPayload(); max > 0 && int64(len(r.Data)+headers+ours) > max {
+		return nil, fmt.Sprintf("its %d bytes do not fit the server's max_payload, %d", len(r.Data), max)
+	}
+	return src, ""
+}
+
+// tailProblem says why tokens cannot stand behind a subject.
+func tailProblem(tail string) string {
+	if tail == "" {
+		return ""
+	}
+	start := 0
+	for i := 0; i <= len(tail); i++ {
+		if i < len(tail) && tail[i] != '.' {
+			if c := tail[i]; c <= ' ' || c == 0x7f {
+				return fmt.Sprintf("its subject contains the character %q", c)
+			}
+			continue
+		}
+		switch tail[start:i] {
+		case "":
+			return fmt.Sprintf("its subject %q has an empty token", tail)
+		case "*", ">":
+			return fmt.Sprintf("its subject %q has a wildcard token", tail)
+		}
+		start = i + 1
+	}
+	return ""
+}
+
+// headerProblem says why a header cannot be stored. The server acts on headers that begin with Nats-, so no record brings its own.
+func headerProblem(key, value string) string {
+	if key == "" {
+		return "it has a header without a name"
+	}
+	if len(key) >= 5 && strings.EqualFold(key[:5], "Nats-") || strings.EqualFold(key, HeaderTime) || strings.EqualFold(key, "Status") || strings.EqualFold(key, "Description") {
+		return fmt.Sprintf("its header %q is not for sources", key)
+	}
+	for i := 0; i < len(key); i++ {
+		if c := key[i]; c <= ' ' || c >= 0x7f || c == ':' {
+			return fmt.Sprintf("its header name %q contains %q", key, c)
+		}
+	}
+	if strings.ContainsAny(value, "\r\n") {
+		return fmt.Sprintf("its header %q contains a line break", key)
+	}
+	if strings.TrimSpace(value) != value {
+		return fmt.Sprintf("its header %q begins or ends with a blank", key) // lost on the wire
+	}
+	return ""
+}

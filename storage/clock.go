@@ -1,0 +1,110 @@
+package storage
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// timesyncMark is made by systemd-timesyncd when it has set the clock, and is gone after a reboot: systemd-timesyncd.service(8).
+	timesyncMark = "/run/systemd/timesync/synchronized"
+	// stepTolerance is how far the wall clock may move against the time since boot before a clock that nobody disciplines any more is
+	// distrusted. Both are slewed alike, so only a step moves them apart.
+	stepTolerance = time.Minute
+	// staUnsync is STA_UNSYNC of adjtimex(2).
+	staUnsync = 0x0040
+	// maxClockError is the error, in microseconds, from which the kernel itself calls a clock unsynchronised: NTP_PHASE_LIMIT, 16 s.
+	maxClockError = 16_000_000
+)
+
+// clockFloor is a moment before the first release. A clock that says less was never set, whatever the kernel says of it.
+var clockFloor = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// clock tells how far the wall clock can be trusted and stamps records. Safe for concurrent use.
+type clock struct {
+	now       func() time.Time
+	sinceBoot func() time.Duration
+	kernel    func() ClockState // what adjtimex says at this moment
+	mark      string            // path of timesyncd's mark
+
+	mu     sync.Mutex
+	synced bool          // the clock was disciplined at some time since boot
+	offset time.Duration // wall minus time since boot, seen when it last was
+}
+
+func newClock() *clock {
+	return &clock{now: time.Now, sinceBoot: sinceBoot, kernel: kernelClock, mark: timesyncMark}
+}
+
+// kernelClock asks adjtimex(2), which reads only and needs no rights.
+func kernelClock() ClockState {
+	var tx unix.Timex
+	if _, err := unix.Adjtimex(&tx); err != nil {
+		return ClockUnknown
+	}
+	if tx.Status&staUnsync != 0 || tx.Maxerror >= maxClockError {
+		return ClockUnsynced
+	}
+	return ClockSynced
+}
+
+// state returns ClockSynced from the first moment since boot at which the kernel or timesyncd says so. The kernel forgets a synchronisation after
+// some hours without a time source; we do not, as long as nobody steps the clock: a gateway that was right in the morning is right at night.
+func (c *clock) state() ClockState {
+	now := c.now()
+	if now.Before(clockFloor) {
+		c.mu.Lock()
+		c.synced = false
+		c.mu.Unlock()
+		return ClockUnsynced
+	}
+	kernel := c.kernel()
+	offset := time.Duration(now.UnixNano()) - c.sinceBoot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kernel == ClockSynced {
+		c.synced, c.offset = true, offset
+		return ClockSynced
+	}
+	if c.synced {
+		if d := offset - c.offset; d > -stepTolerance && d < stepTolerance {
+			return ClockSynced
+		}
+		c.synced = false
+		return ClockUnsynced
+	}
+	// The mark lasts until the reboot. A process that starts after the kernel has forgotten has only this; it cannot see a step before its own start.
+	if st, err := os.Stat(c.mark); err == nil && !st.ModTime().Before(clockFloor) && !st.ModTime().After(now.Add(stepTolerance)) {
+		c.synced, c.offset = true, offset
+		return ClockSynced
+	}
+	return kernel
+}
+
+// stamp returns what a record's time header says. t is when the record was received, from time.Now with its monotonic part; zero means now.
+//
+// Wall is what the clock would have said at t had it been set as it is now, so that wall and state belong together even if the clock was set
+// between t and this call. Boot comes from the monotonic part and knows nothing of the clock.
+func (c *clock) stamp(t time.Time) Stamp {
+	state := c.state()
+	now, boot := c.now(), c.sinceBoot()
+	if t.IsZero() {
+		return Stamp{Wall: now.Round(0), Boot: boot, Clock: state}
+	}
+	ago := now.Sub(t) // monotonic if both have it
+	if t == t.Round(0) {
+		// Without a monotonic part only the wall clock can say how long ago it was, and it may have been set since.
+		if ago < 0 || ago > boot {
+			return Stamp{Wall: t, Boot: boot, Clock: ClockUnsynced}
+		}
+		return Stamp{Wall: t, Boot: boot - ago, Clock: state}
+	}
+	wall := t.Round(0)
+	if shifted := now.Round(0).Add(-ago); shifted.Sub(wall).Abs() > time.Second {
+		wall = shifted
+	}
+	return Stamp{Wall: wall, Boot: max(0, boot-ago), Clock: state}
+}

@@ -1,0 +1,310 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// call is one Append on its way.
+type call struct {
+	items []item
+	key   *source    // tells callers apart, see company; nil for records of our own
+	done  chan error // receives the outcome, once; buffered
+}
+
+// outcome is the first error of the call's records.
+func (c *call) outcome() error {
+	for i := range c.items {
+		err := c.items[i].err
+		if err == nil {
+			continue
+		}
+		if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+			invalid.Index = i
+		}
+		return err
+	}
+	return nil
+}
+
+// committer turns calls into groups that are published, and groups into windows that are synced, with one goroutine for each of the two:
+// while a window is synced, the next groups are published.
+//
+// No call is answered with nil before a syncfs that began after the server had acknowledged all of its records has succeeded.
+type committer struct {
+	store *Store
+	gate  chan struct{} // capacity 1; whoever has put something in may publish
+
+	publisher chan struct{} // closed when the publisher has ended
+	syncer    chan struct{} // closed when the syncer has ended
+	wake      chan struct{} // capacity 1; the publisher has something to look at
+	due       chan struct{} // capacity 1; the syncer has something to look at
+
+	mu       sync.Mutex // guards the fields below
+	queue    []*call
+	busy     bool // a group is being published
+	window   []*call
+	records  int       // in window
+	since    time.Time // when the window could have been synced at the earliest
+	company  company
+	running  bool
+	stopping bool
+	aborted  bool
+}
+
+func newCommitter(s *Store) *committer {
+	return &committer{
+		store:     s,
+		gate:      make(chan struct{}, 1),
+		publisher: make(chan struct{}),
+		syncer:    make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+		due:       make(chan struct{}, 1),
+		company:   company{delay: s.options.Commit.MaxDelay},
+	}
+}
+
+// start lets calls in. The two goroutines end with stop.
+func (c *committer) start() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running || c.stopping {
+		return
+	}
+	c.running = true
+	go c.publishLoop()
+	go c.syncLoop()
+}
+
+// stop lets no more calls in and waits for those that are in. If ctx ends first, they are answered with ErrClosed.
+func (c *committer) stop(ctx context.Context) error {
+	c.mu.Lock()
+	c.stopping = true
+	running := c.running
+	c.mu.Unlock()
+	signal(c.wake)
+	if !running {
+		return nil
+	}
+	select {
+	case <-c.syncer:
+		return nil
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	c.aborted = true
+	left := append(c.queue, c.window...)
+	c.queue, c.window, c.records = nil, nil, 0
+	c.mu.Unlock()
+	for _, one := range left {
+		one.done <- ErrClosed
+	}
+	signal(c.wake)
+	signal(c.due)
+	<-c.syncer // its sync and the publisher's waits are bounded by the kernel and by ackLimit
+	return ctx.Err()
+}
+
+// signal wakes whoever waits on a channel of capacity 1; signals that nobody has taken yet become one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// submit queues a call and waits for its outcome, or until ctx ends.
+func (c *committer) submit(ctx context.Context, one *call) error {
+	c.mu.Lock()
+	if c.stopping {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.queue = append(c.queue, one)
+	c.company.arrive(one.key)
+	c.mu.Unlock()
+	signal(c.wake)
+	select {
+	case err := <-one.done:
+		return err
+	case <-ctx.Done():
+		c.withdraw(one)
+		return ctx.Err()
+	}
+}
+
+// withdraw takes back a call that is still queued. One that is being published stays; its outcome goes nowhere.
+func (c *committer) withdraw(one *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, q := range c.queue {
+		if q == one {
+			c.queue = append(c.queue[:i], c.queue[i+1:]...)
+			return
+		}
+	}
+}
+
+// take waits for calls and returns up to max_records of their records; nil when the committer has stopped and nothing is left.
+func (c *committer) take() []*call {
+	limit := c.store.options.Commit.MaxRecords
+	for {
+		c.mu.Lock()
+		c.busy = false
+		if n := len(c.queue); n > 0 {
+			records, calls := 0, 0
+			for calls < n && (calls == 0 || records+len(c.queue[calls].items) <= limit) {
+				records += len(c.queue[calls].items)
+				calls++
+			}
+			group := c.queue[:calls:calls]
+			c.queue = c.queue[calls:]
+			c.busy = true
+			c.mu.Unlock()
+			return group
+		}
+		if c.stopping {
+			c.mu.Unlock()
+			return nil
+		}
+		c.queue = nil
+		c.mu.Unlock()
+		<-c.wake
+	}
+}
+
+func (c *committer) publishLoop() {
+	defer func() {
+		close(c.publisher)
+		signal(c.due) // after the close: the syncer looks for it
+	}()
+	for {
+		group := c.take()
+		if group == nil {
+			return
+		}
+		c.gate <- struct{}{}
+		c.store.publish(group)
+		<-c.gate
+		c.hand(group)
+	}
+}
+
+// hand gives a published group to the syncer, and their errors to those whose records were not stored.
+func (c *committer) hand(group []*call) {
+	now := c.store.now()
+	c.mu.Lock()
+	c.busy = false
+	for _, one := range group {
+		err := one.outcome()
+		if err == nil && c.aborted {
+			err = ErrClosed
+		}
+		if err != nil {
+			one.done <- err
+			continue
+		}
+		if len(c.window) == 0 {
+			c.since = now
+		}
+		c.window = append(c.window, one)
+		c.records += len(one.items)
+	}
+	c.mu.Unlock()
+	signal(c.due)
+}
+
+func (c *committer) syncLoop() {
+	defer close(c.syncer)
+	var spare []*call
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		window := c.nextWindow(spare, timer)
+		if window == nil {
+			return
+		}
+		err := c.store.commit(window)
+		now := c.store.now()
+		c.mu.Lock()
+		if len(c.window) > 0 {
+			c.since = now
+		}
+		if err == nil {
+			for _, one := range window {
+				c.company.leave(one.key, now)
+			}
+		}
+		c.mu.Unlock()
+		for i, one := range window {
+			one.done <- err
+			window[i] = nil
+		}
+		spare = window[:0]
+	}
+}
+
+// nextWindow waits for a window that is to be synced now; nil when the publisher has ended and nothing is left.
+func (c *committer) nextWindow(spare []*call, timer *time.Timer) []*call {
+	for {
+		c.mu.Lock()
+		wait := time.Hour
+		if len(c.window) > 0 {
+			wait = c.lingerLocked(c.store.now())
+		} else if c.ended() {
+			c.mu.Unlock()
+			return nil
+		}
+		if wait <= 0 {
+			window := c.window
+			c.window, c.records = spare, 0
+			c.mu.Unlock()
+			return window
+		}
+		c.mu.Unlock()
+		timer.Reset(wait)
+		select {
+		case <-c.due:
+		case <-timer.C:
+		}
+	}
+}
+
+// lingerLocked returns how long the window should still wait for company; see Append. Needs mu.
+func (c *committer) lingerLocked(now time.Time) time.Duration {
+	if c.records >= c.store.options.Commit.MaxRecords || c.stopping {
+		return 0
+	}
+	if c.company.expected(now) == 0 && len(c.queue) == 0 && !c.busy {
+		return 0
+	}
+	return c.company.delay - now.Sub(c.since)
+}
+
+// ended reports whether the publisher has ended.
+func (c *committer) ended() bool {
+	select {
+	case <-c.publisher:
+		return true
+	default:
+		return false
+	}
+}
+
+// commit syncs what a window has published and notes how far each stream has come.
+func (s *Store) commit(window []*call) error {
+	covered := make([]Position, len(s.streams))
+	for i, st := range s.streams {
+		covered[i] = Position(st.published.Load())
+	}
+	if err := s.sync(); err != nil {
+		return err
+	}
+	for i, st := range s.streams {
+		st.committed.Store(uint64(covered[i]))
+	}
+	s.count(window)
+	return nil
+}

@@ -1,0 +1,134 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// duplicateWindow is the shortest the server has. The store finds retries by itself; see FACTS on a retry that is answered "duplicate" after
+// its first copy was lost by the disk.
+const duplicateWindow = 100 * time.Millisecond
+
+// Room that the server leaves above the configured limits. The keeper makes room before a record needs it; the server's limits are there for the
+// case that the keeper is wrong. What is above is for records of our own, and for placeholders.
+const (
+	headroomBytes = 2 << 20
+	headroomMsgs  = 2 * reserveChunk
+)
+
+// newStreams is the content of the file streams: how streams were made. A stream whose metadata was damaged gets its records back when it is made anew
+// with the same first sequence; with a higher one the server would remove them.
+type newStreams map[string]newStreamRecord
+
+type newStreamRecord struct {
+	FirstSeq uint64 `json:"first_seq"`
+}
+
+// ensureStreams makes the streams that are missing and adapts those whose configuration has changed.
+func (s *Store) ensureStreams(ctx context.Context) error {
+	file := newStateFile(filepath.Join(s.home, "streams"))
+	made := newStreams{}
+	var damaged *DamagedError
+	if err := loadState(file, &made, s.log); errors.As(err, &damaged) {
+		s.log.Error("how the streams were made cannot be read any more", "err", err)
+		made = newStreams{}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, st := range s.streams {
+		if err := s.ensureStream(ctx, st, file, made); err != nil {
+			return fmt.Errorf("stream %s: %w", st.name(), err)
+		}
+	}
+	_, err := s.server.JetStream.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: probeStream, Subjects: []string{probeSubject}, Storage: jetstream.FileStorage, MaxMsgs: 1, Replicas: 1, Duplicates: duplicateWindow,
+		Discard: jetstream.DiscardOld,
+	})
+	if err != nil {
+		return fmt.Errorf("scratch stream: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) ensureStream(ctx context.Context, st *stream, file *stateFile, made newStreams) error {
+	js := s.server.JetStream
+	have, err := js.Stream(ctx, st.name())
+	if err == nil {
+		now := have.CachedInfo().Config
+		want := st.serverConfig(now)
+		if made[st.name()].FirstSeq != now.FirstSeq {
+			made[st.name()] = newStreamRecord{FirstSeq: now.FirstSeq}
+			if err := file.save(made); err != nil {
+				return err
+			}
+		}
+		if reflect.DeepEqual(now, want) {
+			return nil
+		}
+		if _, err := js.UpdateStream(ctx, want); err != nil {
+			return fmt.Errorf("update: %w", err)
+		}
+		return nil
+	}
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return err
+	}
+	record, known := made[st.name()]
+	if !known {
+		record.FirstSeq = firstSequence(s.now())
+		if blocks, _ := filepath.Glob(filepath.Join(s.streamsDir(), st.name(), "msgs", "*.blk")); len(blocks) > 0 {
+			record.FirstSeq = 0 // records without metadata, and nobody knows from where they count: anything higher would remove them
+		}
+		made[st.name()] = record
+		if err := file.save(made); err != nil {
+			return err
+		}
+	}
+	want := st.serverConfig(jetstream.StreamConfig{FirstSeq: record.FirstSeq})
+	created, err := js.CreateStream(ctx, want)
+	if err != nil {
+		return fmt.Errorf("create: %w", err)
+	}
+	if n := created.CachedInfo().State.Msgs; n > 0 {
+		s.log.Warn("the server had forgotten a stream: its records are back", "stream", st.name(), "records", n)
+	}
+	return nil
+}
+
+// firstSequence is where a new stream begins to count: unix seconds times 2^20. A store made later, after a card was wiped, begins above
+// all that the hub may have seen of the one before, unless a clock was wrong; then the handshake finds out. It stays below 2^53, where JSON
+// numbers end, until the year 2242.
+func firstSequence(now time.Time) uint64 {
+	const last = 1<<33 - 1
+	return uint64(min(max(now.Unix(), 0), last)) << 20
+}
+
+// serverConfig returns the server's configuration of a stream, everything that is not ours to say being left as it is.
+func (st *stream) serverConfig(c jetstream.StreamConfig) jetstream.StreamConfig {
+	c.Name = st.name()
+	c.Subjects = []string{DataSubject(st.store.Leaf(), st.name(), ">"), LeapSubject(st.name())}
+	c.Storage = jetstream.FileStorage
+	c.Retention = jetstream.LimitsPolicy
+	c.Replicas = 1
+	c.Discard = jetstream.DiscardNew
+	c.DiscardNewPerSubject = false
+	c.MaxBytes = st.config.MaxBytes + headroomBytes
+	c.MaxMsgs = -1
+	if st.config.MaxMsgs > 0 {
+		c.MaxMsgs = st.config.MaxMsgs + headroomMsgs
+	}
+	c.MaxAge = 0 // acts on unsent data and by a clock that may be wrong
+	c.MaxMsgsPerSubject = -1
+	c.MaxMsgSize = -1 // prepare checks the data alone; headers are on top
+	c.MaxConsumers = -1
+	c.Duplicates = duplicateWindow
+	c.AllowDirect = true
+	return c
+}

@@ -1,0 +1,214 @@
+package storage
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// formatVersion is the layout of the data directory that this version reads and writes.
+const formatVersion = 1
+
+// checkFormat refuses a directory that a newer version wrote, and marks a new one. Fresh: there was no store here.
+func checkFormat(home string) (fresh bool, err error) {
+	path := filepath.Join(home, "format")
+	raw, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("open store: %w", err)
+	}
+	missing := err != nil
+	if v, perr := strconv.Atoi(strings.TrimSpace(string(raw))); !missing && perr == nil {
+		if v > formatVersion {
+			return false, fmt.Errorf("open store %s: %w: version %d, this program knows up to %d: install the newer version again, or move the directory away", filepath.Dir(home), ErrFormat, v, formatVersion)
+		}
+		return false, nil
+	}
+	// An unreadable version is damage. Only version 1 exists, so nothing is lost by saying so.
+	if err := writeFile(path, []byte(strconv.Itoa(formatVersion)+"\n"), true); err != nil {
+		return false, fmt.Errorf("open store: %w", err)
+	}
+	return missing, nil
+}
+
+// bootRecord is the content of the file boot: it is rewritten when records are about to come in, and at a clean stop.
+//
+//   - clean, any boot: everything was on flash at the stop.
+//   - not clean, the kernel still runs: the process died, but what it wrote is in the page cache, so nothing is gone.
+//   - not clean, another boot: what was not synced may be gone.
+//   - an empty boot ID, or no readable file beside an existing store: a sync failed or the file is damaged: as another boot.
+type bootRecord struct {
+	BootID string `json:"boot_id"`
+	Clean  bool   `json:"clean"`
+}
+
+func bootPath(home string) string { return filepath.Join(home, "boot") }
+
+func writeBoot(home string, b bootRecord) error {
+	raw, err := json.Marshal(b)
+	if err != nil {
+		return fmt.Errorf("write boot record: %w", err)
+	}
+	return writeFile(bootPath(home), append(raw, '\n'), true)
+}
+
+// stoppedUnclean reports whether the streams may have lost their newest records since the process before wrote them.
+func stoppedUnclean(home string, fresh bool) (bool, error) {
+	now, err := kernelBootID()
+	if err != nil {
+		return false, fmt.Errorf("open store: %w", err)
+	}
+	raw, err := os.ReadFile(bootPath(home))
+	if errors.Is(err, fs.ErrNotExist) {
+		return !fresh, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open store: %w", err)
+	}
+	var b bootRecord
+	if json.Unmarshal(raw, &b) != nil {
+		return true, nil
+	}
+	return !b.Clean && b.BootID != now, nil
+}
+
+// identity is who this store is. IDs are unique for ever because every start raises the epoch on flash before the first record, and because a
+// store whose epoch cannot be known any more becomes another store.
+type identity struct {
+	log   *slog.Logger
+	who   *stateFile
+	count *stateFile
+
+	mu     sync.Mutex // guards the fields below
+	person person
+	epochs epochs
+}
+
+// person is the content of the file identity.
+type person struct {
+	Leaf    string    `json:"leaf"`
+	Store   StoreID   `json:"store"`
+	Created time.Time `json:"created"` // by a clock that may be wrong: for people only
+	Known   []StoreID `json:"known,omitempty"`
+}
+
+// epochs is the content of the file epoch.
+type epochs struct {
+	Store StoreID `json:"store"` // the store that it counts for
+	Epoch uint64  `json:"epoch"`
+}
+
+// openIdentity reads who the store is and raises its epoch, on flash. The files are written in an order that a crash at any point leads to a
+// higher epoch or to another store ID, never to a used one:
+//   - identity first, then epoch: an epoch that belongs to another ID, or none, makes a new store ID;
+//   - damaged or missing files make a new store ID, and every ID that can still be read stays known as ours.
+func openIdentity(home, leaf string, log *slog.Logger) (*identity, error) {
+	id := &identity{log: log, who: newStateFile(filepath.Join(home, "identity")), count: newStateFile(filepath.Join(home, "epoch"))}
+	errWho := loadState(id.who, &id.person, log)
+	errCount := loadState(id.count, &id.epochs, log)
+	for _, err := range []error{errWho, errCount} {
+		var damaged *DamagedError
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.As(err, &damaged) {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+	}
+	if errWho == nil && errCount == nil && id.person.Store != "" && id.person.Store == id.epochs.Store {
+		if id.person.Leaf != leaf {
+			log.Warn("this store was made under another name", "was", id.person.Leaf, "now", leaf)
+		}
+		return id, id.setEpoch(id.epochs.Epoch + 1)
+	}
+	known := id.person.Known
+	for _, old := range []StoreID{id.person.Store, id.epochs.Store} {
+		if old != "" && !slices.Contains(known, old) {
+			known = append(known, old)
+		}
+	}
+	if len(known) > 0 || !errors.Is(errWho, fs.ErrNotExist) {
+		log.Error("who this store is cannot be read any more: it gets a new ID", "identity", errWho, "epoch", errCount, "known", known)
+	}
+	return id, id.renew(leaf, known)
+}
+
+// loadState loads a state file and reports copies that had to be made up for.
+func loadState(f *stateFile, v any, log *slog.Logger) error {
+	damaged, err := f.load(v)
+	if err == nil && len(damaged) > 0 {
+		log.Warn("damaged file: its copy is used", "files", damaged)
+	}
+	return err
+}
+
+// renew makes this a new store that knows the given ones as its own.
+func (id *identity) renew(leaf string, known []StoreID) error {
+	var b [5]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	p := person{Leaf: leaf, Store: StoreID(hex.EncodeToString(b[:])), Created: time.Now().UTC(), Known: known}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.who.save(p); err != nil {
+		return fmt.Errorf("write store identity: %w", err)
+	}
+	e := epochs{Store: p.Store, Epoch: 1}
+	if err := id.count.save(e); err != nil {
+		return fmt.Errorf("write epoch: %w", err)
+	}
+	id.person, id.epochs = p, e
+	return nil
+}
+
+// setEpoch raises the epoch, on flash.
+func (id *identity) setEpoch(epoch uint64) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	e := epochs{Store: id.person.Store, Epoch: epoch}
+	if err := id.count.save(e); err != nil {
+		return fmt.Errorf("write epoch: %w", err)
+	}
+	id.epochs = e
+	return nil
+}
+
+func (id *identity) id() StoreID {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.person.Store
+}
+
+func (id *identity) epoch() uint64 {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.epochs.Epoch
+}
+
+func (id *identity) knows(other StoreID) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return other == id.person.Store || slices.Contains(id.person.Known, other)
+}
+
+func (id *identity) adopt(other StoreID) error {
+	if id.knows(other) {
+		return nil
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	p := id.person
+	p.Known = append(slices.Clone(p.Known), other)
+	if err := id.who.save(p); err != nil {
+		return fmt.Errorf("adopt store %s: %w", other, err)
+	}
+	id.person = p
+	id.log.Info("another store's records are ours now", "store", other)
+	return nil
+}

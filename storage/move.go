@@ -1,0 +1,306 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bounds of a move.
+const (
+	moveChunk   = 1024                // records published between two acknowledgements
+	moveDeletes = 10_000              // beyond, records are removed by a purge, which takes those below keep along
+	moveSettle  = 3 * duplicateWindow // until the server has forgotten the IDs that are to be stored again
+	moveTries   = 5
+)
+
+// moveMarker is the content of the file move-<stream>: there while a stream is being moved and its side stream is whole and on flash.
+type moveMarker struct {
+	To      Position `json:"to"`      // records are moved above it
+	Keep    Position `json:"keep"`    // first record that was copied
+	History bool     `json:"history"` // the records below keep stay
+}
+
+func sideStream(stream string) string  { return "hf_move_" + stream }
+func sideSubject(stream string) string { return "hf.move." + stream + "." }
+
+func (s *Store) markerFile(st *stream) *stateFile {
+	return newStateFile(filepath.Join(s.home, "move-"+st.name()))
+}
+
+// move gives the records of a stream from keep on new sequences above to, in order, with their IDs and headers. The caller holds committer.gate. It is
+// done so that a crash at any point leaves something that resumeMove can finish or undo:
+//
+//  1. The records are copied to a side stream. Crash: the stream is untouched; the side stream is removed at the next start.
+//  2. syncfs, then the marker, on flash. From here the side stream is the truth about these records, and the move is finished, not undone.
+//  3. A reserve above what is to come is put on flash.
+//  4. The originals are removed and the stream is raised to the sequence: both can be done again.
+//  5. The copies are stored above it. Crash: those that are there are counted, and the rest follows; nothing else is stored meanwhile.
+//  6. syncfs, then the side stream and the marker are removed. Crash between: everything is found to be there already.
+//
+// The uplink must not read the stream meanwhile: it calls Leap before it makes its consumer.
+func (s *Store) move(ctx context.Context, st *stream, to, keep Position) error {
+	js := s.wire.js
+	if err := s.dropSide(ctx, st); err != nil {
+		return err
+	}
+	side, err := js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: sideStream(st.name()), Subjects: []string{sideSubject(st.name()) + ">"}, Storage: jetstream.FileStorage, Replicas: 1,
+		Duplicates: duplicateWindow, MaxBytes: -1, MaxMsgs: -1,
+	})
+	if err != nil {
+		return fmt.Errorf("create side stream: %w", err)
+	}
+	if err := s.copyOut(ctx, st, side, keep); err != nil {
+		return fmt.Errorf("copy to side stream: %w", err)
+	}
+	if err := s.sync(); err != nil {
+		return err
+	}
+	main, err := js.Stream(ctx, st.name())
+	if err != nil {
+		return err
+	}
+	state := main.CachedInfo().State
+	first, last := Position(state.FirstSeq), Position(state.LastSeq)
+	m := moveMarker{To: to, Keep: keep, History: first < keep && last < keep+moveDeletes && to < last+maxPlaceholders}
+	if err := s.markerFile(st).save(m); err != nil {
+		return err
+	}
+	return s.finishMove(ctx, st, m)
+}
+
+// resumeMove finishes a move that was interrupted behind its marker, and removes what one before it has left.
+func (s *Store) resumeMove(ctx context.Context, st *stream) error {
+	var m moveMarker
+	err := loadState(s.markerFile(st), &m, s.log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.dropSide(ctx, st)
+	}
+	if err != nil {
+		return err // both copies damaged: the side stream may be all there is, so nothing is touched
+	}
+	s.log.Info("an interrupted move goes on", "stream", st.name(), "to", m.To)
+	return s.finishMove(ctx, st, m)
+}
+
+func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error {
+	js := s.wire.js
+	side, err := js.Stream(ctx, sideStream(st.name()))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return s.dropMarker(st) // removed in step 6
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.reserveAbove(st, m.To+Position(side.CachedInfo().State.Msgs)); err != nil {
+		return err
+	}
+	if err := s.clearBelow(ctx, st, m); err != nil {
+		return err
+	}
+	timer := time.NewTimer(moveSettle)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := s.copyBack(ctx, st, side, m.To); err != nil {
+		return fmt.Errorf("copy back: %w", err)
+	}
+	if err := s.sync(); err != nil {
+		return err
+	}
+	if err := s.dropSide(ctx, st); err != nil {
+		return err
+	}
+	return s.dropMarker(st)
+}
+
+func (s *Store) dropSide(ctx context.Context, st *stream) error {
+	err := s.wire.js.DeleteStream(ctx, sideStream(st.name()))
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("remove side stream: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) dropMarker(st *stream) error {
+	f := s.markerFile(st)
+	for i := range 2 {
+		if err := os.Remove(f.copyPath(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove marker: %w", err)
+		}
+	}
+	return syncDir(s.home)
+}
+
+// copyOut copies the captured records from keep on.
+func (s *Store) copyOut(ctx context.Context, st *stream, side jetstream.Stream, keep Position) error {
+	var run []*item
+	src := &source{name: sideStream(st.name())}
+	last := Position(0)
+	flush := func() error {
+		if len(run) == 0 {
+			return nil
+		}
+		ticket, err := s.wire.publish(run)
+		if err != nil {
+			return err
+		}
+		a := s.wire.await(ticket, st.fence())
+		if a.err != nil {
+			return s.explain(a.err)
+		}
+		if last += Position(len(run)); a.seq != last {
+			return fmt.Errorf("the side stream is at %d, want %d", a.seq, last)
+		}
+		run = run[:0]
+		return nil
+	}
+	err := s.read(ctx, st.name(), DataSubject(s.Leaf(), st.name(), ">"), keep, func(m jetstream.Msg) error {
+		run = append(run, &item{source: src, msg: nats.Msg{Subject: sideSubject(st.name()) + m.Subject(), Header: m.Headers(), Data: m.Data()}})
+		if len(run) < moveChunk {
+			return nil
+		}
+		return flush()
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+// clearBelow removes the originals and raises the stream to the marker's sequence.
+func (s *Store) clearBelow(ctx context.Context, st *stream, m moveMarker) error {
+	js, err := s.wire.js.Stream(ctx, st.name())
+	if err != nil {
+		return err
+	}
+	if !m.History {
+		if err := js.Purge(ctx, jetstream.WithPurgeSequence(uint64(m.To+1))); err != nil {
+			return fmt.Errorf("purge up to %d: %w", m.To, err)
+		}
+		return nil
+	}
+	var originals []uint64
+	err = s.read(ctx, st.name(), DataSubject(s.Leaf(), st.name(), ">"), m.Keep, func(r jetstream.Msg) error {
+		meta, err := r.Metadata()
+		if err == nil && Position(meta.Sequence.Stream) <= m.To {
+			originals = append(originals, meta.Sequence.Stream)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, seq := range originals {
+		if err := js.DeleteMsg(ctx, seq); err != nil {
+			return fmt.Errorf("remove original %d: %w", seq, err)
+		}
+	}
+	return s.raise(ctx, st, Position(js.CachedInfo().State.LastSeq), m.To)
+}
+
+// copyBack stores the copies that are not above the sequence yet.
+func (s *Store) copyBack(ctx context.Context, st *stream, side jetstream.Stream, to Position) error {
+	var err error
+	for range moveTries {
+		var again bool
+		if again, err = s.copyBackOnce(ctx, st, side, to); err == nil || !again {
+			return err
+		}
+		timer := time.NewTimer(moveSettle)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Stream, to Position) (again bool, err error) {
+	js, err := s.wire.js.Stream(ctx, st.name())
+	if err != nil {
+		return false, err
+	}
+	st.doubt = nil
+	st.reached(Position(js.CachedInfo().State.LastSeq))
+	back := uint64(0)
+	if st.last > to {
+		err := s.read(ctx, st.name(), DataSubject(s.Leaf(), st.name(), ">"), to+1, func(jetstream.Msg) error { back++; return nil })
+		if err != nil {
+			return false, err
+		}
+	}
+	src := &source{name: sideStream(st.name()), stream: st}
+	src.stored.high = back
+	prefix := sideSubject(st.name())
+	c := &call{}
+	flush := func() error {
+		s.publish([]*call{c})
+		err := c.outcome()
+		c.items = c.items[:0]
+		return err
+	}
+	n := uint64(0)
+	err = s.read(ctx, sideStream(st.name()), ">", 1, func(m jetstream.Msg) error {
+		if n++; n <= back {
+			return nil
+		}
+		c.items = append(c.items, item{source: src, seq: n, msg: nats.Msg{Subject: strings.TrimPrefix(m.Subject(), prefix), Header: m.Headers(), Data: m.Data()}})
+		if len(c.items) < moveChunk {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
+	}
+	return errors.Is(err, ErrUnavailable), err
+}
+
+// read calls fn for every record of a stream below a subject from a sequence on, in order.
+func (s *Store) read(ctx context.Context, stream, subject string, from Position, fn func(jetstream.Msg) error) error {
+	cons, err := s.wire.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(from, 1)),
+	})
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, err)
+	}
+	if cons.CachedInfo().NumPending == 0 {
+		return nil
+	}
+	msgs, err := cons.Messages()
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, err)
+	}
+	defer msgs.Stop()
+	for {
+		m, err := msgs.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return fmt.Errorf("read stream %s: %w", stream, err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read stream %s: %w", stream, err)
+		}
+		if err := fn(m); err != nil {
+			return err
+		}
+		if meta.NumPending == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package storage
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// Defaults of the configuration; each is stated only here.
+const (
+	defaultBudget      = 4 << 30
+	defaultReserveFree = 256 << 20
+	defaultMaxRecords  = 1024
+	defaultMaxDelay    = 5 * time.Millisecond
+	defaultStreamBytes = 1 << 30
+	defaultMsgSize     = 64 << 10
+	defaultForwarded   = 7 * 24 * time.Hour
+)
+
+// Bounds that keep a configuration inside what the server was measured with.
+const (
+	maxGroupRecords = 4096      // the server queues 10,000 publishes per stream before it drops them
+	maxGroupDelay   = time.Hour // a device waits that long for its acknowledgement
+	maxRecordSize   = 8 << 20   // JetStream's own bound is the block size
+	maxTokenLength  = 64        // leaf, stream and source names are subject tokens and file names
+)
+
+// What a stream does when it has no room and nothing that the hub holds can go.
+const (
+	DropOldest = "drop-oldest" // remove the oldest unsent records and leave a gap record
+	Refuse     = "refuse"      // push back to the device with ErrFull
+)
+
+// Config is the storage section of the configuration.
+type Config struct {
+	Budget        int64  `yaml:"budget" unit:"bytes" doc:"what all streams together may take on disk"`
+	ReserveFree   int64  `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
+	AllowVolatile bool   `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
+	Commit        Commit `yaml:"commit" doc:"how records share one flush"`
+}
+
+// Commit says how many records share one flush. See Append for what the two mean to a caller.
+type Commit struct {
+	MaxRecords int           `yaml:"max_records" doc:"a group of so many records is synced at once"`
+	MaxDelay   time.Duration `yaml:"max_delay" doc:"how long a record may wait for records of other sources to share its flush"`
+}
+
+// SetDefaults fills in what a configuration that says nothing means.
+func (c *Config) SetDefaults() {
+	c.Budget = defaultBudget
+	c.ReserveFree = defaultReserveFree
+	c.Commit = Commit{MaxRecords: defaultMaxRecords, MaxDelay: defaultMaxDelay}
+}
+
+// Validate reports impossible values. Key is relative to the section.
+func (c Config) Validate(fault func(key, problem, remedy string)) {
+	if c.Budget <= 0 {
+		fault("budget", "is not above zero", "say how much of the disk the streams may take, such as 4GiB")
+	}
+	if c.ReserveFree < 0 {
+		fault("reserve_free", "is negative", "say how much of the disk stays free, such as 256MiB")
+	}
+	if n := c.Commit.MaxRecords; n < 1 || n > maxGroupRecords {
+		fault("commit.max_records", fmt.Sprintf("is %d", n), fmt.Sprintf("choose 1 to %d", maxGroupRecords))
+	}
+	if d := c.Commit.MaxDelay; d < 0 || d > maxGroupDelay {
+		fault("commit.max_delay", "is "+d.String(), "choose 0s to "+maxGroupDelay.String())
+	}
+}
+
+// StreamConfig is the storage half of one entry of the streams section.
+type StreamConfig struct {
+	Name          string        `yaml:"name" doc:"a subject token: letters, digits, - and _"`
+	MaxBytes      int64         `yaml:"max_bytes" unit:"bytes" doc:"what the stream may take on disk"`
+	MaxMsgs       int64         `yaml:"max_msgs" doc:"how many records it may hold; 0: as many as fit"`
+	MaxMsgSize    int64         `yaml:"max_msg_size" unit:"bytes" doc:"the largest record that is taken"`
+	KeepForwarded time.Duration `yaml:"keep_forwarded" doc:"how long records stay readable here after the hub has them, if there is room"`
+	WhenFull      string        `yaml:"when_full" enum:"drop-oldest,refuse" doc:"what gives way when only unsent records are left"`
+}
+
+// SetDefaults fills in what an entry that says nothing means.
+func (c *StreamConfig) SetDefaults() {
+	c.MaxBytes = defaultStreamBytes
+	c.MaxMsgSize = defaultMsgSize
+	c.KeepForwarded = defaultForwarded
+	c.WhenFull = DropOldest
+}
+
+// Validate reports impossible values. Key is relative to the entry.
+func (c StreamConfig) Validate(fault func(key, problem, remedy string)) {
+	if problem := tokenProblem(c.Name); problem != "" {
+		fault("name", problem, "use letters, digits, - and _, beginning with a letter or digit")
+	}
+	if c.MaxMsgSize < 1 || c.MaxMsgSize > maxRecordSize {
+		fault("max_msg_size", fmt.Sprintf("is %d", c.MaxMsgSize), "choose 1 byte to 8MiB; records above the server's max_payload are refused in any case")
+	}
+	if c.MaxBytes < minStreamBytes {
+		fault("max_bytes", fmt.Sprintf("is %d", c.MaxBytes), fmt.Sprintf("choose at least %d (1MiB)", minStreamBytes))
+	} else if c.MaxMsgSize > 0 && c.MaxBytes/4 < c.MaxMsgSize {
+		fault("max_bytes", "has no room for four records of max_msg_size", "raise max_bytes or lower max_msg_size")
+	}
+	if c.MaxMsgs < 0 {
+		fault("max_msgs", "is negative", "leave it out to hold as many records as fit into max_bytes")
+	}
+	if c.KeepForwarded < 0 {
+		fault("keep_forwarded", "is negative", "use 0s to remove records as soon as room is wanted")
+	}
+	if c.WhenFull != DropOldest && c.WhenFull != Refuse {
+		fault("when_full", fmt.Sprintf("is %q", c.WhenFull), "choose drop-oldest or refuse")
+	}
+}
+
+// minStreamBytes is the smallest stream: room for a few records, and for the gap records that tell of the others.
+const minStreamBytes = 1 << 20
+
+// Options are what Open needs.
+type Options struct {
+	Leaf    string            // name of this gateway, a subject token
+	Dir     string            // the data directory; the server's JetStream lives in its folder jetstream
+	Config                    // a zero Budget means the defaults of it and of ReserveFree, a zero Commit those of Commit
+	Streams []StreamConfig    // captured streams; zero MaxBytes, MaxMsgSize and WhenFull mean the defaults
+	Sources map[string]string // source name to the stream it goes into
+	Log     *slog.Logger      // nil discards
+}
+
+// withDefaults returns o with zero values replaced, or an error that names the first impossible value. The configuration was checked with
+// lines and keys before; this guards callers that build Options by hand.
+func (o Options) withDefaults() (Options, error) {
+	var d Config
+	d.SetDefaults()
+	if o.Budget == 0 {
+		o.Budget, o.ReserveFree = d.Budget, d.ReserveFree
+	}
+	o.Commit = orDefault(o.Commit, d.Commit)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	var first error
+	report := func(where string) func(key, problem, remedy string) {
+		return func(key, problem, remedy string) {
+			if first == nil {
+				first = fmt.Errorf("open store: %s%s %s: %s", where, key, problem, remedy)
+			}
+		}
+	}
+	o.Config.Validate(report("storage."))
+	if problem := tokenProblem(o.Leaf); problem != "" {
+		report("leaf ")("name", problem, "use letters, digits, - and _")
+	}
+	streams := make([]StreamConfig, len(o.Streams))
+	seen := map[string]bool{}
+	for i, c := range o.Streams {
+		var d StreamConfig
+		d.SetDefaults()
+		c.MaxBytes = orDefault(c.MaxBytes, d.MaxBytes)
+		c.MaxMsgSize = orDefault(c.MaxMsgSize, d.MaxMsgSize)
+		c.WhenFull = orDefault(c.WhenFull, d.WhenFull)
+		c.Validate(report("stream " + c.Name + ": "))
+		if seen[c.Name] {
+			report("stream ")("name", c.Name+" is there twice", "rename one")
+		}
+		seen[c.Name] = true
+		streams[i] = c
+	}
+	o.Streams = streams
+	for name, stream := range o.Sources {
+		if problem := tokenProblem(name); problem != "" {
+			report("source ")(name, problem, "use letters, digits, - and _, beginning with a letter or digit")
+		}
+		if !seen[stream] {
+			report("source ")(name, "goes into stream "+stream+", which is not there", "add the stream or change into")
+		}
+	}
+	return o, first
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// tokenProblem says why a name cannot be a leaf, stream or source, or nothing. A leading underscore is kept for records of our own.
+func tokenProblem(name string) string {
+	switch {
+	case name == "":
+		return "is missing"
+	case len(name) > maxTokenLength:
+		return fmt.Sprintf("is longer than %d characters", maxTokenLength)
+	case name[0] == '_' || name[0] == '-':
+		return fmt.Sprintf("%q begins with %q", name, name[:1])
+	}
+	for _, r := range name {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", r) {
+			return fmt.Sprintf("%q contains %q", name, r)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,296 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors of Open, and of a store that cannot go on.
+var (
+	// ErrLocked means that another process has the data directory open.
+	ErrLocked = errors.New("data directory is in use")
+	// ErrFormat means that the data directory was written by a newer version. Its message names both versions.
+	ErrFormat = errors.New("data directory has a newer format")
+	// ErrFailing means that a sync reported an error: what was not acknowledged by then may be gone from the disk whatever later syncs say, so
+	// nothing is acknowledged any more until the process is started anew.
+	ErrFailing = errors.New("store is failing: the disk reported a write error")
+	// ErrUnavailable means that the streams did not take a record and nobody is to blame in the long run: retry later with the same records.
+	ErrUnavailable = errors.New("store does not answer")
+)
+
+// Store keeps records in the streams of one data directory. All methods are safe for concurrent use.
+//
+// Life: Open takes the directory, Attach brings the streams up and lets records in, Close lets what has been taken finish.
+type Store struct {
+	options Options // immutable once open, defaults filled in
+	home    string  // folder of our own files
+	log     *slog.Logger
+	now     func() time.Time
+	clock   *clock
+
+	lock      *os.File // holds the flock for life
+	root      *os.File // the descriptor that syncfs goes through, held for life so that no write error is missed
+	syncfs    func(fd int) error
+	syncMu    sync.Mutex // one syncfs at a time: two on one descriptor would share one error report
+	identity  *identity
+	unclean   bool // the machine stopped under the store: what the streams held last may be gone
+	streams   []*stream
+	byName    map[string]*stream // immutable once open
+	sources   map[string]*source // immutable once open
+	reserve   *reserve
+	committer *committer
+	wire      *wire     // set by Attach; used under committer.gate
+	server    Server    // set by Attach
+	cured     time.Time // when JetStream was restarted last; under committer.gate
+
+	attached chan struct{} // closed at the end of the first successful Attach
+	closing  chan struct{} // closed by Close
+	mu       sync.Mutex    // guards the fields below
+	state    lifeState
+	failure  error             // first sync error; never cleared
+	own      map[string]uint64 // sequence of the newest record of our own, by source
+}
+
+type lifeState uint8
+
+const (
+	stateOpen lifeState = iota
+	stateAttaching
+	stateAttached
+	stateClosed
+)
+
+// Open takes the data directory. It needs no server and does, in this order:
+//   - locks the directory (ErrLocked), which the kernel undoes when the process ends, however it ends;
+//   - refuses a file system that does not keep acknowledged records (ErrVolatile) and a newer format (ErrFormat);
+//   - reads who this store is, or draws a new store ID if that cannot be known any more;
+//   - raises the epoch, on flash, so that no ID made from now on was ever used;
+//   - restores damaged metadata of streams from their copies, while no server has them open.
+//
+// Records are taken after Attach. The server must not run on the directory before Open has returned.
+func Open(o Options) (*Store, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		options:  o,
+		home:     filepath.Join(o.Dir, "store"),
+		log:      o.Log,
+		now:      time.Now,
+		clock:    newClock(),
+		syncfs:   unix.Syncfs,
+		byName:   map[string]*stream{},
+		sources:  map[string]*source{},
+		attached: make(chan struct{}),
+		closing:  make(chan struct{}),
+		own:      map[string]uint64{},
+	}
+	s.committer = newCommitter(s)
+	for _, c := range o.Streams {
+		st := newStream(s, c)
+		s.streams = append(s.streams, st)
+		s.byName[c.Name] = st
+	}
+	for name, stream := range o.Sources {
+		s.sources[name] = &source{name: name, stream: s.byName[stream]}
+	}
+	if err := s.open(); err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) open() error {
+	for _, dir := range []string{s.home, s.jetstream()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
+	}
+	if err := s.takeLock(); err != nil {
+		return err
+	}
+	if err := s.checkFileSystem(); err != nil {
+		return err
+	}
+	if err := removeTemps(s.home); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	fresh, err := checkFormat(s.home)
+	if err != nil {
+		return err
+	}
+	if s.unclean, err = stoppedUnclean(s.home, fresh); err != nil {
+		return err
+	}
+	if s.identity, err = openIdentity(s.home, s.options.Leaf, s.log); err != nil {
+		return err
+	}
+	if s.reserve, err = openReserve(s.home, s.log); err != nil {
+		return err
+	}
+	return s.restoreMetadata()
+}
+
+// jetstream is where the server keeps the streams.
+func (s *Store) jetstream() string { return filepath.Join(s.options.Dir, "jetstream") }
+
+// takeLock locks the data directory for as long as the process lives.
+func (s *Store) takeLock() error {
+	path := filepath.Join(s.home, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock data directory: %w", err)
+	}
+	s.lock = f
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		holder := make([]byte, 32)
+		n, _ := f.ReadAt(holder, 0) // the number is a courtesy
+		return fmt.Errorf("open store %s: %w by process %s: stop it first", s.options.Dir, ErrLocked, string(holder[:n]))
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	if _, err := fmt.Fprintf(f, "%d", os.Getpid()); err != nil {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkFileSystem opens the descriptor that commits go through and makes sure that it covers our own files and the streams.
+func (s *Store) checkFileSystem() error {
+	root, err := os.Open(s.jetstream())
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	s.root = root
+	var streams, own unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(root.Fd()), &streams), unix.Stat(s.home, &own)); err != nil {
+		return fmt.Errorf("open store: look at %s: %w", s.options.Dir, err)
+	}
+	if streams.Dev != own.Dev {
+		return fmt.Errorf("open store: %s and %s are on different file systems: one flush must cover both, so mount the whole data directory instead", s.jetstream(), s.home)
+	}
+	fsys, err := fileSystemOf(s.jetstream())
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	if err := fsys.check(s.options.Dir); err != nil {
+		if !s.options.AllowVolatile {
+			return fmt.Errorf("open store: %w", err)
+		}
+		s.log.Warn("acknowledged records may be lost in a power cut", "err", err)
+	}
+	return nil
+}
+
+// release gives back the descriptors and with them the lock.
+func (s *Store) release() {
+	for _, f := range []*os.File{s.root, s.lock} {
+		if f != nil {
+			_ = f.Close() // nothing was written through root, and the lock's number is a courtesy
+		}
+	}
+}
+
+// ID returns the store ID that records get. It is final once Attach has returned.
+func (s *Store) ID() StoreID { return s.identity.id() }
+
+// Epoch returns the epoch that records get: raised on every start. It is final once Attach has returned.
+func (s *Store) Epoch() uint64 { return s.identity.epoch() }
+
+// Leaf returns the name of this gateway.
+func (s *Store) Leaf() string { return s.options.Leaf }
+
+// Clock says how far the wall clock can be trusted at this moment.
+func (s *Store) Clock() ClockState { return s.clock.state() }
+
+// Knows reports whether records of that store are ours: it is this store, one that it was before, or one that it has taken over.
+func (s *Store) Knows(id StoreID) bool { return s.identity.knows(id) }
+
+// Adopt makes the records of another store ours, on flash on return: after this leaf's card was wiped or replaced.
+func (s *Store) Adopt(id StoreID) error { return s.identity.adopt(id) }
+
+// sync makes durable what has been written to the file system so far. After its first error it never succeeds again: see ErrFailing.
+func (s *Store) sync() error {
+	s.syncMu.Lock()
+	defer s.syncMu.Unlock()
+	if err := s.failed(); err != nil {
+		return err
+	}
+	mark := s.reserve.mark()
+	if err := s.syncfs(int(s.root.Fd())); err != nil {
+		return s.fail(fmt.Errorf("sync %s: %w", s.options.Dir, err))
+	}
+	return s.reserve.covered(mark)
+}
+
+// fail puts the store out of service for good and makes the next start distrust what is on the disk.
+func (s *Store) fail(cause error) error {
+	s.mu.Lock()
+	first := s.failure == nil
+	if first {
+		s.failure = fmt.Errorf("%w: %w; check the disk, then start again", ErrFailing, cause)
+	}
+	err := s.failure
+	s.mu.Unlock()
+	if first {
+		s.log.Error("nothing is acknowledged any more", "err", cause)
+		if err := writeBoot(s.home, bootRecord{}); err != nil {
+			s.log.Error("cannot mark the store as damaged", "err", err)
+		}
+	}
+	return err
+}
+
+func (s *Store) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// Close lets nothing in any more (ErrClosed), waits until ctx ends for what has been taken to be on flash, and marks the stop as clean, so that
+// the next start needs no leap. It must come before the server's shutdown. What is not on flash in time is answered with ErrClosed, and the
+// stop counts as a crash. Later calls do nothing.
+func (s *Store) Close(ctx context.Context) error {
+	s.mu.Lock()
+	was := s.state
+	s.state = stateClosed
+	s.mu.Unlock()
+	if was == stateClosed {
+		return nil
+	}
+	close(s.closing)
+	defer s.release()
+	s.stopKeeper()
+	if err := s.committer.stop(ctx); err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	if was != stateAttached {
+		return nil // nothing was written: the mark of the stop before still holds
+	}
+	if err := s.sync(); err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	boot, err := kernelBootID()
+	if err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	if err := writeBoot(s.home, bootRecord{BootID: boot, Clean: true}); err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	return nil
+}
