@@ -55,6 +55,11 @@ func (s *Store) Append(ctx context.Context, recs ...Record) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	select {
+	case <-s.closing:
+		return ErrClosed
+	default:
+	}
 	c, err := s.prepare(recs, now)
 	if err != nil {
 		return err
@@ -84,6 +89,7 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 	}
 	data := make([]byte, 0, total)
 	id := ID{Leaf: s.Leaf(), Store: s.ID(), Epoch: s.Epoch()}
+	clocks := s.clock.moment()
 	for i := range recs {
 		r := &recs[i]
 		src, reason := s.check(r)
@@ -97,7 +103,7 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 		if received.IsZero() {
 			received = now
 		}
-		c.items[i].fill(r, src, id, s.clock.stamp(received).String(), data[from:len(data):len(data)])
+		c.items[i].fill(r, src, id, clocks.stamp(received).String(), data[from:len(data):len(data)])
 	}
 	c.key = c.items[0].source
 	return c, nil

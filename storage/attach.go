@@ -38,6 +38,8 @@ type Server struct {
 //
 // Remotes stay disabled until it has returned. After an error it may be called again.
 func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
+	s.attachMu.Lock()
+	defer s.attachMu.Unlock()
 	s.mu.Lock()
 	if s.state != stateOpen {
 		state := s.state
@@ -84,7 +86,14 @@ func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
 			}
 		}
 	}
-	return s.startKeeper(ctx)
+	if err := s.storeLost(ctx); err != nil {
+		return err
+	}
+	if s.keeper, err = s.newKeeper(ctx); err != nil {
+		return err
+	}
+	s.startKeeper()
+	return nil
 }
 
 // bringUp does what Attach does before anything is published.
@@ -101,6 +110,9 @@ func (s *Store) bringUp(ctx context.Context) error {
 		}
 		if err := s.leapAtStart(ctx, st); err != nil {
 			return fmt.Errorf("raise stream %s: %w", st.name(), err)
+		}
+		if err := s.recount(ctx, st); err != nil {
+			return err
 		}
 	}
 	reserves := map[string]reserved{}
@@ -123,7 +135,8 @@ func (s *Store) bringUp(ctx context.Context) error {
 	if err := writeBoot(s.home, bootRecord{BootID: boot}); err != nil {
 		return err
 	}
-	return s.keepMetadata()
+	s.keepMetadata()
+	return nil
 }
 
 // recall finds what a stream holds of us: its last sequence, the newest record of every source, and whether its records know us.
@@ -155,13 +168,16 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 			continue
 		}
 		last := record.Last[name]
+		if epoch, seq := s.counters.last(st.name(), name); (recordNo{epoch, seq}).after(last) {
+			last = recordNo{epoch, seq}
+		}
 		for _, subject := range []string{name, name + ".>"} {
 			r, err := lastID(ctx, js, DataSubject(s.Leaf(), st.name(), subject))
 			if err != nil {
 				return fmt.Errorf("read the newest record of source %s: %w", name, err)
 			}
-			if r.id.Epoch > last.Epoch || r.id.Epoch == last.Epoch && r.id.Seq > last.Seq {
-				last = lastRecord{Epoch: r.id.Epoch, Seq: r.id.Seq}
+			if (recordNo{r.id.Epoch, r.id.Seq}).after(last) {
+				last = recordNo{Epoch: r.id.Epoch, Seq: r.id.Seq}
 			}
 		}
 		src.mu.Lock()
@@ -171,7 +187,7 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 	return nil
 }
 
-// found is a record read back.
+// foundRecord is a record read back.
 type foundRecord struct {
 	id   ID
 	at   Position
@@ -222,11 +238,11 @@ func (s *Store) Last(source string) (epoch, seq uint64) {
 
 // epochRecord is the body, in JSON, of the first record of every epoch in every stream. docs/WIRE.md is its contract.
 type epochRecord struct {
-	Epoch    uint64                `json:"epoch"`
-	Previous uint64                `json:"previous,omitempty"` // of this store; absent in its first
-	Boot     string                `json:"boot"`               // the kernel's boot ID
-	Version  string                `json:"version"`            // of the program
-	Last     map[string]lastRecord `json:"last"`               // newest record of each source before this epoch
+	Epoch    uint64              `json:"epoch"`
+	Previous uint64              `json:"previous,omitempty"` // of this store; absent in its first
+	Boot     string              `json:"boot"`               // the kernel's boot ID
+	Version  string              `json:"version"`            // of the program
+	Last     map[string]recordNo `json:"last"`               // newest record of each source before this epoch
 }
 
 // writeEpoch stores a stream's epoch record.
@@ -238,10 +254,10 @@ func (s *Store) writeEpoch(ctx context.Context, st *stream) error {
 	if err != nil {
 		return err
 	}
-	r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Last: map[string]lastRecord{}}
+	r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Last: map[string]recordNo{}}
 	for name, src := range s.sources {
 		if epoch, seq := s.Last(name); src.stream == st && epoch > 0 {
-			r.Last[name] = lastRecord{epoch, seq}
+			r.Last[name] = recordNo{epoch, seq}
 		}
 	}
 	body, err := json.Marshal(r)
@@ -331,5 +347,5 @@ func (s *Store) maxPayload() int64 {
 }
 
 func (s *Store) streamsDir() string {
-	return filepath.Join(s.jetstream(), "jetstream", account, "streams")
+	return filepath.Join(s.jetstream(), account, "streams")
 }

@@ -84,27 +84,40 @@ func (c *clock) state() ClockState {
 	return kernel
 }
 
+// moment is one look at the clocks, which stamps any number of records. Looking costs a few system calls.
+type moment struct {
+	now   time.Time
+	boot  time.Duration
+	state ClockState
+}
+
+func (c *clock) moment() moment {
+	state := c.state()
+	return moment{now: c.now(), boot: c.sinceBoot(), state: state}
+}
+
+// stamp returns what a record's time header says; see moment.stamp.
+func (c *clock) stamp(t time.Time) Stamp { return c.moment().stamp(t) }
+
 // stamp returns what a record's time header says. t is when the record was received, from time.Now with its monotonic part; zero means now.
 //
 // Wall is what the clock would have said at t had it been set as it is now, so that wall and state belong together even if the clock was set
 // between t and this call. Boot comes from the monotonic part and knows nothing of the clock.
-func (c *clock) stamp(t time.Time) Stamp {
-	state := c.state()
-	now, boot := c.now(), c.sinceBoot()
+func (m moment) stamp(t time.Time) Stamp {
 	if t.IsZero() {
-		return Stamp{Wall: now.Round(0), Boot: boot, Clock: state}
+		return Stamp{Wall: m.now.Round(0), Boot: m.boot, Clock: m.state}
 	}
-	ago := now.Sub(t) // monotonic if both have it
+	ago := m.now.Sub(t) // monotonic if both have it
 	if t == t.Round(0) {
 		// Without a monotonic part only the wall clock can say how long ago it was, and it may have been set since.
-		if ago < 0 || ago > boot {
-			return Stamp{Wall: t, Boot: boot, Clock: ClockUnsynced}
+		if ago < 0 || ago > m.boot {
+			return Stamp{Wall: t, Boot: m.boot, Clock: ClockUnsynced}
 		}
-		return Stamp{Wall: t, Boot: boot - ago, Clock: state}
+		return Stamp{Wall: t, Boot: m.boot - ago, Clock: m.state}
 	}
 	wall := t.Round(0)
-	if shifted := now.Round(0).Add(-ago); shifted.Sub(wall).Abs() > time.Second {
+	if shifted := m.now.Round(0).Add(-ago); shifted.Sub(wall).Abs() > time.Second {
 		wall = shifted
 	}
-	return Stamp{Wall: wall, Boot: max(0, boot-ago), Clock: state}
+	return Stamp{Wall: wall, Boot: max(0, m.boot-ago), Clock: m.state}
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,6 +11,7 @@ import (
 // call is one Append on its way.
 type call struct {
 	items []item
+	needs []need     // what the keeper admitted; nil for records of our own
 	key   *source    // tells callers apart, see company; nil for records of our own
 	done  chan error // receives the outcome, once; buffered
 }
@@ -99,7 +101,7 @@ func (c *committer) stop(ctx context.Context) error {
 	c.queue, c.window, c.records = nil, nil, 0
 	c.mu.Unlock()
 	for _, one := range left {
-		one.done <- ErrClosed
+		c.finish(one, ErrClosed)
 	}
 	signal(c.wake)
 	signal(c.due)
@@ -115,11 +117,20 @@ func signal(c chan struct{}) {
 	}
 }
 
+// finish tells the keeper and the caller what became of a call.
+func (c *committer) finish(one *call, err error) {
+	if one.needs != nil {
+		c.store.keeper.done(err == nil, one.needs...)
+	}
+	one.done <- err
+}
+
 // submit queues a call and waits for its outcome, or until ctx ends.
 func (c *committer) submit(ctx context.Context, one *call) error {
 	c.mu.Lock()
 	if c.stopping {
 		c.mu.Unlock()
+		c.finish(one, ErrClosed)
 		return ErrClosed
 	}
 	c.queue = append(c.queue, one)
@@ -138,12 +149,13 @@ func (c *committer) submit(ctx context.Context, one *call) error {
 // withdraw takes back a call that is still queued. One that is being published stays; its outcome goes nowhere.
 func (c *committer) withdraw(one *call) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, q := range c.queue {
-		if q == one {
-			c.queue = append(c.queue[:i], c.queue[i+1:]...)
-			return
-		}
+	at := slices.Index(c.queue, one)
+	if at >= 0 {
+		c.queue = slices.Delete(c.queue, at, at+1)
+	}
+	c.mu.Unlock()
+	if at >= 0 {
+		c.finish(one, context.Canceled)
 	}
 }
 
@@ -203,7 +215,7 @@ func (c *committer) hand(group []*call) {
 			err = ErrClosed
 		}
 		if err != nil {
-			one.done <- err
+			c.finish(one, err)
 			continue
 		}
 		if len(c.window) == 0 {
@@ -226,7 +238,7 @@ func (c *committer) syncLoop() {
 		if window == nil {
 			return
 		}
-		err := c.store.commit(window)
+		err := c.store.commit()
 		now := c.store.now()
 		c.mu.Lock()
 		if len(c.window) > 0 {
@@ -239,7 +251,7 @@ func (c *committer) syncLoop() {
 		}
 		c.mu.Unlock()
 		for i, one := range window {
-			one.done <- err
+			c.finish(one, err)
 			window[i] = nil
 		}
 		spare = window[:0]
@@ -291,20 +303,4 @@ func (c *committer) ended() bool {
 	default:
 		return false
 	}
-}
-
-// commit syncs what a window has published and notes how far each stream has come.
-func (s *Store) commit(window []*call) error {
-	covered := make([]Position, len(s.streams))
-	for i, st := range s.streams {
-		covered[i] = Position(st.published.Load())
-	}
-	if err := s.sync(); err != nil {
-		return err
-	}
-	for i, st := range s.streams {
-		st.committed.Store(uint64(covered[i]))
-	}
-	s.count(window)
-	return nil
 }

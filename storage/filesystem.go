@@ -90,6 +90,23 @@ func fileSystemOf(dir string) (FileSystem, error) {
 	return fsys, nil
 }
 
+// freeOn returns what may still be written to the file system of dir: bytes, and files (the largest number if it makes inodes as needed).
+func freeOn(dir string) (bytes int64, inodes uint64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, fmt.Errorf("look at the free space of %s: %w", dir, err)
+	}
+	unit := uint64(st.Frsize)
+	if unit == 0 {
+		unit = uint64(st.Bsize)
+	}
+	inodes = math.MaxUint64
+	if st.Files > 0 {
+		inodes = uint64(st.Ffree)
+	}
+	return clampInt64(uint64(st.Bavail), unit), inodes, nil
+}
+
 // clampInt64 multiplies without running over: some network file systems claim absurd sizes.
 func clampInt64(blocks, unit uint64) int64 {
 	if unit > 0 && blocks > math.MaxInt64/unit {

@@ -81,6 +81,16 @@ func TestFileSystemOfRealDirectories(t *testing.T) {
 	}
 }
 
+func TestFreeOn(t *testing.T) {
+	free, inodes, err := freeOn(t.TempDir())
+	if err != nil || free <= 0 || inodes == 0 {
+		t.Errorf("freeOn(temp) = %d, %d, %v", free, inodes, err)
+	}
+	if _, _, err := freeOn("/absent/directory"); err == nil {
+		t.Error("freeOn an absent directory succeeded")
+	}
+}
+
 func TestKernelFacts(t *testing.T) {
 	a, err := kernelBootID()
 	if err != nil || len(a) != 36 {

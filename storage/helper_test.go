@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -63,24 +62,20 @@ func (b *bed) open() *Store {
 // serve starts the server.
 func (b *bed) serve() {
 	b.t.Helper()
-	acc := server.NewAccount(account)
-	srv, err := server.NewServer(&server.Options{
-		DontListen: true, JetStream: true, StoreDir: filepath.Join(b.dir, "jetstream"), JetStreamMaxStore: b.max, NoSigs: true, NoLog: true,
-		Accounts: []*server.Account{acc}, Users: []*server.User{{Username: "d", Password: "d", Account: acc}},
-	})
+	o := &server.Options{}
+	if err := o.ProcessConfigString("accounts { " + account + " { jetstream: enabled, users: [{user: d, password: d}] } }"); err != nil {
+		b.t.Fatal(err)
+	}
+	o.DontListen, o.JetStream, o.NoSigs, o.NoLog = true, true, true, true
+	o.StoreDir, o.JetStreamMaxStore = b.dir, b.max
+	srv, err := server.NewServer(o)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.srv = srv
-	if err := b.enable(); err != nil {
-		b.t.Fatal(err)
-	}
 	srv.Start()
 	if !srv.ReadyForConnections(20 * time.Second) {
 		b.t.Fatal("the server does not become ready")
-	}
-	if err := b.enable(); err != nil {
-		b.t.Fatal(err)
 	}
 	if b.nc, err = nats.Connect("", nats.InProcessServer(srv), nats.UserInfo("d", "d"), nats.CustomInboxPrefix("_INBOX_leaf")); err != nil {
 		b.t.Fatal(err)
@@ -90,28 +85,17 @@ func (b *bed) serve() {
 	}
 }
 
-// enable turns JetStream on in the account, once the server runs.
-func (b *bed) enable() error {
-	acc, err := b.srv.LookupAccount(account)
-	if err != nil || !b.srv.Running() {
-		return nil
-	}
-	return acc.EnableJetStream(nil, nil)
-}
-
 // restart is what the daemon gives the store as the cure.
 func (b *bed) restart() error {
 	b.mu.Lock()
 	b.restarts++
 	b.mu.Unlock()
 	c := b.srv.JetStreamConfig()
+	c.StoreDir = b.dir // the server adds its own folder
 	if err := b.srv.DisableJetStream(); err != nil {
 		return err
 	}
-	if err := b.srv.EnableJetStream(c); err != nil {
-		return err
-	}
-	return b.enable()
+	return b.srv.EnableJetStream(c)
 }
 
 func (b *bed) server() Server { return Server{JetStream: b.js, Restart: b.restart} }

@@ -170,19 +170,32 @@ func (s *Store) Leap(ctx context.Context, stream string, above, keep Position) e
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	release, err := s.keeper.hold(ctx) // before the gate: the keeper may be waiting for a gap record to be stored
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.leapHeld(ctx, st, above, keep); err != nil {
+		return fmt.Errorf("leap stream %s above %d: %w", stream, above, err)
+	}
+	if err := s.storeLost(ctx); err != nil {
+		return err
+	}
+	return s.keeper.refresh(ctx)
+}
+
+// leapHeld keeps everybody else from publishing, and leaps.
+func (s *Store) leapHeld(ctx context.Context, st *stream, above, keep Position) error {
 	select {
 	case s.committer.gate <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-s.committer.gate }()
-	if err := s.failed(); err != nil {
+	if err := s.commit(); err != nil { // so that nothing is left to be counted at the positions it is moved away from
 		return err
 	}
-	if err := s.leap(ctx, st, above, keep); err != nil {
-		return fmt.Errorf("leap stream %s above %d: %w", stream, above, err)
-	}
-	return nil
+	return s.leap(ctx, st, above, keep)
 }
 
 func (s *Store) leap(ctx context.Context, st *stream, above, keep Position) error {

@@ -44,7 +44,7 @@ func (s *Store) markerFile(st *stream) *stateFile {
 //  3. A reserve above what is to come is put on flash.
 //  4. The originals are removed and the stream is raised to the sequence: both can be done again.
 //  5. The copies are stored above it. Crash: those that are there are counted, and the rest follows; nothing else is stored meanwhile.
-//  6. syncfs, then the side stream and the marker are removed. Crash between: everything is found to be there already.
+//  6. syncfs, the counters are told and saved, then the side stream and the marker are removed. Crash between: everything is found to be there already.
 //
 // The uplink must not read the stream meanwhile: it calls Leap before it makes its consumer.
 func (s *Store) move(ctx context.Context, st *stream, to, keep Position) error {
@@ -120,6 +120,13 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 	if err := s.sync(); err != nil {
 		return err
 	}
+	s.counters.moved(st.name(), m.Keep, m.To)
+	if err := s.recount(ctx, st); err != nil {
+		return err
+	}
+	if err := s.counters.save(); err != nil {
+		return err
+	}
 	if err := s.dropSide(ctx, st); err != nil {
 		return err
 	}
@@ -187,9 +194,13 @@ func (s *Store) clearBelow(ctx context.Context, st *stream, m moveMarker) error 
 		return err
 	}
 	if !m.History {
+		if err := s.counters.giveUp(st.name(), m.Keep); err != nil { // the hub has what is below
+			return err
+		}
 		if err := js.Purge(ctx, jetstream.WithPurgeSequence(uint64(m.To+1))); err != nil {
 			return fmt.Errorf("purge up to %d: %w", m.To, err)
 		}
+		s.counters.purged(st.name())
 		return nil
 	}
 	var originals []uint64
@@ -244,7 +255,7 @@ func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Str
 			return false, err
 		}
 	}
-	src := &source{name: sideStream(st.name()), stream: st}
+	src := &source{name: sideStream(st.name()), stream: st, moving: true}
 	src.stored.high = back
 	prefix := sideSubject(st.name())
 	c := &call{}

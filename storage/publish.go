@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -22,6 +23,7 @@ func (s *Store) publish(group []*call) {
 			st.run = append(st.run, it)
 		}
 	}
+	clear(s.wire.early)
 	// Every stream's run is under way before the first acknowledgement is waited for.
 	var sent []flight
 	for len(touched) > 0 {
@@ -157,9 +159,11 @@ func (s *Store) settle(st *stream, f flight) {
 		a := s.wire.await(f.ticket, st.fence())
 		if a.err == nil && !a.duplicate && a.seq == st.last+Position(len(f.batch)) {
 			st.reached(a.seq)
-			for _, it := range f.batch {
-				it.stored()
+			st.mu.Lock()
+			for i, it := range f.batch {
+				it.storedLocked(a.seq - Position(len(f.batch)-1-i))
 			}
+			st.mu.Unlock()
 			st.setErr(nil)
 			return
 		}
@@ -169,9 +173,26 @@ func (s *Store) settle(st *stream, f flight) {
 	s.sortOut(st, f.batch, cause)
 }
 
-func (it *item) stored() {
+// stored notes that the record is in its stream.
+func (it *item) stored(at Position) {
+	st := it.source.stream
+	st.mu.Lock()
+	it.storedLocked(at)
+	st.mu.Unlock()
+}
+
+// storedLocked is stored for the holder of the stream's mu.
+func (it *item) storedLocked(at Position) {
 	it.done = true
 	it.source.stored.add(it.seq)
+	if it.source.moving {
+		return
+	}
+	e := entry{Stream: it.source.stream.name(), Position: at, Source: it.source.name, Epoch: it.source.stream.store.Epoch(), Seq: it.seq}
+	if it.source.name == GapSource {
+		e.Body = it.msg.Data
+	}
+	it.source.stream.fresh = append(it.source.stream.fresh, e)
 }
 
 // sortOut finds out which records of a run are in the stream and publishes the others one by one, in order, until the server's answer to one says
@@ -193,7 +214,7 @@ func (s *Store) sortOut(st *stream, batch []*item, cause error) {
 			it.err = stop
 			continue
 		}
-		err := s.publishOne(st, it)
+		err := s.publishOne(st, it, true)
 		if errors.Is(err, ErrInvalid) {
 			it.err = &InvalidError{Source: it.source.name, Seq: it.seq, Reason: err.Error()}
 			continue
@@ -203,8 +224,8 @@ func (s *Store) sortOut(st *stream, batch []*item, cause error) {
 	st.setErr(stop)
 }
 
-// publishOne stores one record and classifies what the server says.
-func (s *Store) publishOne(st *stream, it *item) error {
+// publishOne stores one record and classifies what the server says. again: if need be twice.
+func (s *Store) publishOne(st *stream, it *item, again bool) error {
 	if err := s.cover(st, st.last+1); err != nil {
 		return err
 	}
@@ -225,13 +246,18 @@ func (s *Store) publishOne(st *stream, it *item) error {
 		if err := s.lookUp(st); err != nil {
 			return err
 		}
-		if !it.done {
-			return fmt.Errorf("%w: stream %s answered with sequence %d for a record that is not there", ErrUnavailable, st.name(), a.seq)
+		switch {
+		case it.done:
+			return nil
+		case a.duplicate && again:
+			// It was taken out again a moment ago, see found, and the server still remembers its ID.
+			<-time.After(3 * duplicateWindow)
+			return s.publishOne(st, it, false)
 		}
-		return nil
+		return fmt.Errorf("%w: stream %s answered with sequence %d for a record that is not there", ErrUnavailable, st.name(), a.seq)
 	}
 	st.reached(a.seq)
-	it.stored()
+	it.stored(a.seq)
 	return nil
 }
 
@@ -294,7 +320,7 @@ func (s *Store) found(ctx context.Context, js jetstream.Stream, m *jetstream.Raw
 				}
 				return nil
 			}
-			it.stored()
+			it.stored(Position(m.Sequence))
 			waiting[src] = items[1:]
 			return nil
 		}

@@ -47,7 +47,12 @@ type ID struct {
 
 // String returns the wire form, <leaf>.<store>.<source>.<epoch>.<seq>.
 func (id ID) String() string {
-	return id.Leaf + "." + string(id.Store) + "." + id.Source + "." + strconv.FormatUint(id.Epoch, 10) + "." + strconv.FormatUint(id.Seq, 10)
+	b := make([]byte, 0, 96)
+	b = append(append(b, id.Leaf...), '.')
+	b = append(append(b, id.Store...), '.')
+	b = append(append(b, id.Source...), '.')
+	b = append(strconv.AppendUint(b, id.Epoch, 10), '.')
+	return string(strconv.AppendUint(b, id.Seq, 10))
 }
 
 // ParseID reads the wire form of an ID.
@@ -108,8 +113,16 @@ type Stamp struct {
 
 // String returns the wire form: RFC 3339 UTC with nine digits, seconds since boot with nine digits, and the clock's state, separated by blanks.
 func (s Stamp) String() string {
-	return s.Wall.UTC().Format("2006-01-02T15:04:05.000000000Z") + " " +
-		fmt.Sprintf("%d.%09d", s.Boot/time.Second, s.Boot%time.Second) + " " + s.Clock.String()
+	b := make([]byte, 0, 64)
+	b = s.Wall.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000000Z")
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, int64(s.Boot/time.Second), 10)
+	b = append(b, '.')
+	for digit, rest := time.Second/10, s.Boot%time.Second; digit > 0; digit /= 10 {
+		b = append(b, byte('0'+rest/digit%10))
+	}
+	b = append(b, ' ')
+	return string(append(b, s.Clock.String()...))
 }
 
 // ParseStamp reads the wire form of a Stamp.

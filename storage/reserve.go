@@ -108,11 +108,11 @@ func (r *reserve) covered(mark uint64) error {
 	if r.writes != mark {
 		return nil
 	}
-	if _, err := r.file.covered(); err != nil {
-		return fmt.Errorf("write sequence reserves: %w", err)
-	}
 	if !maps.Equal(r.durable, r.written) {
 		r.durable = maps.Clone(r.written)
+	}
+	if _, err := r.file.covered(); err != nil {
+		return fmt.Errorf("write sequence reserves: %w", err)
 	}
 	return nil
 }

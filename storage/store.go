@@ -47,10 +47,18 @@ type Store struct {
 	sources   map[string]*source // immutable once open
 	reserve   *reserve
 	committer *committer
+	counters  *counters
+	keeper    *keeper   // set by Attach
 	wire      *wire     // set by Attach; used under committer.gate
 	server    Server    // set by Attach
 	cured     time.Time // when JetStream was restarted last; under committer.gate
 
+	stopKeeper func()      // set by Attach; waits
+	lost       []GapRecord // to be stored, see storeLost; of Attach and Leap
+	countMu    sync.Mutex  // one commit at a time; guards spare and stream.covered
+	spare      []entry
+
+	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish
 	attached chan struct{} // closed at the end of the first successful Attach
 	closing  chan struct{} // closed by Close
 	mu       sync.Mutex    // guards the fields below
@@ -129,6 +137,9 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(s.streamsDir()); err == nil {
+		fresh = false // streams without our files: nothing is known of how they came to be
+	}
 	if s.unclean, err = stoppedUnclean(s.home, fresh); err != nil {
 		return err
 	}
@@ -136,6 +147,9 @@ func (s *Store) open() error {
 		return err
 	}
 	if s.reserve, err = openReserve(s.home, s.log); err != nil {
+		return err
+	}
+	if err := s.openCounters(); err != nil {
 		return err
 	}
 	return s.restoreMetadata()
@@ -231,11 +245,14 @@ func (s *Store) sync() error {
 	if err := s.failed(); err != nil {
 		return err
 	}
-	mark := s.reserve.mark()
+	reserves, counts := s.reserve.mark(), s.counters.mark()
 	if err := s.syncfs(int(s.root.Fd())); err != nil {
 		return s.fail(fmt.Errorf("sync %s: %w", s.options.Dir, err))
 	}
-	return s.reserve.covered(mark)
+	if err := errors.Join(s.reserve.covered(reserves), s.counters.synced(counts)); err != nil {
+		s.log.Warn("a second copy could not be written", "err", err) // the first one is on flash
+	}
+	return nil
 }
 
 // fail puts the store out of service for good and makes the next start distrust what is on the disk.
@@ -264,7 +281,7 @@ func (s *Store) failed() error {
 
 // Close lets nothing in any more (ErrClosed), waits until ctx ends for what has been taken to be on flash, and marks the stop as clean, so that
 // the next start needs no leap. It must come before the server's shutdown. What is not on flash in time is answered with ErrClosed, and the
-// stop counts as a crash. Later calls do nothing.
+// stop counts as a crash. An Attach that is under way is waited for. Later calls do nothing.
 func (s *Store) Close(ctx context.Context) error {
 	s.mu.Lock()
 	was := s.state
@@ -274,15 +291,27 @@ func (s *Store) Close(ctx context.Context) error {
 		return nil
 	}
 	close(s.closing)
+	s.attachMu.Lock()
+	defer s.attachMu.Unlock()
 	defer s.release()
-	s.stopKeeper()
-	if err := s.committer.stop(ctx); err != nil {
+	if s.stopKeeper != nil {
+		s.stopKeeper()
+	}
+	err := s.committer.stop(ctx)
+	if s.wire != nil {
+		err = errors.Join(err, s.wire.close())
+	}
+	if err != nil {
 		return fmt.Errorf("close store: %w", err)
 	}
 	if was != stateAttached {
 		return nil // nothing was written: the mark of the stop before still holds
 	}
-	if err := s.sync(); err != nil {
+	ends := map[string]reserved{}
+	for _, st := range s.streams {
+		ends[st.name()] = reserved{Reserve: max(s.reserve.of(st.name()).Reserve, st.last), Last: st.last}
+	}
+	if err = errors.Join(s.reserve.set(ends), s.commit(), s.counters.save()); err != nil {
 		return fmt.Errorf("close store: %w", err)
 	}
 	boot, err := kernelBootID()

@@ -10,6 +10,7 @@ import (
 type source struct {
 	name   string
 	stream *stream
+	moving bool // not a source, but records that are stored again by a move: they are counted by a recount
 
 	// The publisher's, under committer.gate.
 	stored  stored
@@ -21,13 +22,7 @@ type source struct {
 	earlier, later *source
 
 	mu   sync.Mutex // guards the fields below
-	last lastRecord // newest of earlier epochs; written by Attach
-}
-
-// lastRecord names a record within its source.
-type lastRecord struct {
-	Epoch uint64 `json:"epoch"`
-	Seq   uint64 `json:"seq"`
+	last recordNo   // newest of earlier epochs; written by Attach
 }
 
 // stored tells which of a source's records of this epoch are in its stream, so that a retry is not stored twice.
@@ -86,9 +81,11 @@ type stream struct {
 
 	published atomic.Uint64 // last, for others to read
 	committed atomic.Uint64 // newest sequence on flash
+	covered   Position      // of Store.commit
 
-	mu  sync.Mutex // guards the fields below
-	err error      // why records are refused at the moment; nil when they are taken
+	mu    sync.Mutex // guards the fields below
+	err   error      // why records are refused at the moment; nil when they are taken
+	fresh []entry    // stored and not counted yet, in the order of their positions
 }
 
 // reached notes how far the server has acknowledged.

@@ -35,7 +35,7 @@ type wire struct {
 	inbox  string
 	serial uint64
 	acks   chan *nats.Msg // closed by nobody: the subscription ends with close
-	early  map[uint64]ack // acknowledgements that came while another was awaited
+	early  map[uint64]ack // acknowledgements that came while another was awaited; emptied for each group
 
 	patience time.Duration // fencePatience; shorter in tests
 	limit    time.Duration // ackLimit; shorter in tests
@@ -98,7 +98,7 @@ func (w *wire) await(ticket uint64, fence *nats.Msg) ack {
 				return parseAck(m)
 			case fenced != 0 && serial == fenced:
 				return ack{err: errNoReply}
-			case serial > ticket: // of another stream's run; older ones belong to runs that were given up
+			default: // of another stream's run, or of one that was given up
 				w.early[serial] = parseAck(m)
 			}
 		case <-timer.C:
@@ -116,7 +116,6 @@ func (w *wire) await(ticket uint64, fence *nats.Msg) ack {
 
 // pass waits until the server has dealt with everything that was published to a stream before, stored or not.
 func (w *wire) pass(fence *nats.Msg) error {
-	clear(w.early) // of runs that were given up
 	ticket := w.ticket(fence)
 	if err := w.nc.PublishMsg(fence); err != nil {
 		return fmt.Errorf("publish a fence: %w", err)
@@ -127,12 +126,16 @@ func (w *wire) pass(fence *nats.Msg) error {
 	for {
 		select {
 		case m := <-w.acks:
-			if m.Subject == want {
-				if a := parseAck(m); errors.Is(a.err, errNoStream) {
-					return a.err
+			if m.Subject != want {
+				if serial, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, w.inbox), 10, 64); err == nil {
+					w.early[serial] = parseAck(m)
 				}
-				return nil
+				continue
 			}
+			if a := parseAck(m); errors.Is(a.err, errNoStream) {
+				return a.err
+			}
+			return nil
 		case <-timer.C:
 			return errStuck
 		}

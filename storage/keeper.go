@@ -1,0 +1,343 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// keeperInterval is how often the keeper looks for forwarded records that have become old.
+	keeperInterval = time.Minute
+	// headroomShare is the part of a limit that is freed at once, so that a full stream has few gap records and is not purged for every record.
+	headroomShare = 64
+	// minFreeInodes is how many files must still be possible; a stream makes a new one every few megabytes.
+	minFreeInodes = 64
+	// wakeInterval is how often, at most, records that come in make the keeper look whether room can be made ahead of time.
+	wakeInterval = time.Second
+)
+
+// limits is what one stream may take.
+type limits struct {
+	MaxBytes      int64 // as the server counts them, see storedSize; 0: no limit
+	MaxMsgs       int64 // 0: no limit
+	KeepForwarded time.Duration
+	Refuse        bool // refuse new records rather than give up unsent ones
+}
+
+// need is what records that are about to be stored will take of a stream.
+type need struct {
+	Stream  string
+	Records int64
+	Bytes   int64
+}
+
+// keeper keeps the streams within their limits, all together within the budget, and some space free on the disk for others. What goes, in this order:
+//
+//  1. records that the hub is proven to have: when they are older than keep_forwarded by a clock that can be trusted, and whatever their age when
+//     room is wanted, first of the stream that wants it, for the budget and the disk also of others;
+//  2. if the stream's policy is to drop the oldest: unsent ones, after a gap record that tells of them is on flash. For the budget the largest
+//     stream with that policy pays. For space on the disk a stream gives up as much as it takes, no more: nothing is dropped for other programs' files;
+//  3. otherwise the new records are refused, with ErrFull.
+//
+// As long as there is room, admit only adds two numbers. The newest record of a stream is never removed as forwarded, so that a stream does not lose
+// track of its sequence; which record of a source was the newest is known from the counters, so no other record is kept for that.
+type keeper struct {
+	streams   []*keptStream // immutable
+	byName    map[string]*keptStream
+	counters  *counters
+	forwarded func(stream string) (Position, bool) // how far the hub is proven to have it
+	appendGap func(ctx context.Context, g GapRecord) error
+	clock     func() ClockState
+	now       func() time.Time
+	free      func() (bytes int64, inodes uint64, err error)
+	budget    int64 // 0: none
+	reserve   int64 // bytes that stay free on the disk
+	log       *slog.Logger
+
+	work chan struct{} // capacity 1; whoever has put something in may change streams
+	wake chan struct{} // capacity 1; run has something to look at
+
+	mu    sync.Mutex // guards the field below and those of the streams
+	woken time.Time  // when wake was last signalled
+}
+
+// keptStream is one stream as the keeper sees it.
+type keptStream struct {
+	name string
+	limits
+	held held
+
+	// Guarded by keeper.mu.
+	view     streamView // as last seen
+	since    usage      // stored after that
+	inFlight usage      // admitted, outcome unknown
+	credit   int64      // bytes that it may take although the disk is short, because it gave up as much
+	full     error      // why it refused last; nil since it admitted again
+}
+
+// usage is what records take.
+type usage struct{ records, bytes int64 }
+
+func newKeeper(c *counters, log *slog.Logger) *keeper {
+	return &keeper{
+		byName:   map[string]*keptStream{},
+		counters: c,
+		clock:    func() ClockState { return ClockUnknown },
+		now:      time.Now,
+		log:      log,
+		work:     make(chan struct{}, 1),
+		wake:     make(chan struct{}, 1),
+	}
+}
+
+// keep adds a stream. Not to be called once the keeper is in use.
+func (k *keeper) keep(name string, l limits, h held) {
+	s := &keptStream{name: name, limits: l, held: h}
+	k.streams = append(k.streams, s)
+	k.byName[name] = s
+}
+
+// refresh looks at the streams as they are. To be called before the first admit.
+func (k *keeper) refresh(ctx context.Context) error {
+	for _, s := range k.streams {
+		if err := k.look(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look renews what is known of a stream. What is in flight may be in it already, so it counts as a little more than it is.
+func (k *keeper) look(ctx context.Context, s *keptStream) error {
+	v, err := s.held.view(ctx)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.view, s.since = v, usage{}
+	return nil
+}
+
+// taken is what a stream holds and is going to hold. Needs mu.
+func (s *keptStream) taken() usage {
+	return usage{int64(s.view.Messages) + s.since.records + s.inFlight.records, int64(s.view.Bytes) + s.since.bytes + s.inFlight.bytes}
+}
+
+// short returns by how much a stream would exceed its limits with so much more; zeros if it fits.
+func (s *keptStream) short(more usage) usage {
+	t := s.taken()
+	var u usage
+	if s.MaxMsgs > 0 {
+		u.records = max(0, t.records+more.records-s.MaxMsgs)
+	}
+	if s.MaxBytes > 0 {
+		u.bytes = max(0, t.bytes+more.bytes-s.MaxBytes)
+	}
+	return u
+}
+
+// headroom is what is freed beyond what is wanted.
+func (s *keptStream) headroom() usage {
+	return usage{min(max(s.MaxMsgs/headroomShare, 8), s.MaxMsgs/4), s.MaxBytes / headroomShare}
+}
+
+// admit lets records into their streams or says why not, with ErrFull if they may come back later. All of them or none. What was admitted must be
+// given to done. It only blocks while room has to be made.
+func (k *keeper) admit(ctx context.Context, needs ...need) error {
+	if k.enter(needs) {
+		return nil
+	}
+	select {
+	case k.work <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-k.work }()
+	if k.enter(needs) {
+		return nil // somebody else made room
+	}
+	if err := k.makeRoom(ctx, needs); err != nil {
+		return err
+	}
+	if k.enter(needs) {
+		return nil
+	}
+	// Others were let in meanwhile, or what is in flight leaves no room.
+	return fmt.Errorf("stream %s has no room at the moment: %w", needs[0].Stream, ErrFull)
+}
+
+// enter admits if everything fits as far as is known.
+func (k *keeper) enter(needs []need) bool {
+	free, inodes, err := k.free()
+	tight := err == nil && (free < k.reserve || inodes < minFreeInodes)
+	now := k.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var total int64
+	for _, s := range k.streams {
+		total += s.taken().bytes
+	}
+	for _, n := range needs {
+		s := k.byName[n.Stream]
+		total += n.Bytes
+		if s == nil || s.short(usage{n.Records, n.Bytes}) != (usage{}) || (tight && s.credit < n.Bytes) {
+			return false
+		}
+	}
+	if k.budget > 0 && total > k.budget {
+		return false
+	}
+	for _, n := range needs {
+		s := k.byName[n.Stream]
+		s.inFlight.records += n.Records
+		s.inFlight.bytes += n.Bytes
+		s.full = nil
+		s.credit -= n.Bytes
+		if !tight {
+			s.credit = 0
+		}
+		if head := s.headroom(); s.short(head) != (usage{}) && now.Sub(k.woken) >= wakeInterval {
+			k.woken = now
+			signalKeeper(k.wake)
+		}
+	}
+	return true
+}
+
+// done tells what became of records that were admitted: stored, or not.
+func (k *keeper) done(stored bool, needs ...need) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range needs {
+		s := k.byName[n.Stream]
+		if s == nil {
+			continue
+		}
+		s.inFlight.records -= n.Records
+		s.inFlight.bytes -= n.Bytes
+		if stored {
+			s.since.records += n.Records
+			s.since.bytes += n.Bytes
+		}
+	}
+}
+
+// note counts records that were stored without asking: our own (epoch, gap), which must go in even into a full stream.
+func (k *keeper) note(n need) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.byName[n.Stream]; s != nil {
+		s.since.records += n.Records
+		s.since.bytes += n.Bytes
+	}
+}
+
+// full returns why a stream refuses records; nil while it takes them.
+func (k *keeper) full(stream string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.byName[stream]; s != nil {
+		return s.full
+	}
+	return nil
+}
+
+// hold keeps the keeper from changing streams until release is called, for a leap. It must be taken before whatever keeps gap records from being
+// stored: the keeper may be waiting for one.
+func (k *keeper) hold(ctx context.Context) (release func(), err error) {
+	select {
+	case k.work <- struct{}{}:
+		return func() { <-k.work }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// run removes forwarded records that are old enough, or that will be in the way soon, until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	tick := time.NewTicker(keeperInterval)
+	defer tick.Stop()
+	for {
+		aged := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			aged = true
+		case <-k.wake:
+		}
+		release, err := k.hold(ctx)
+		if err != nil {
+			return
+		}
+		if err := k.round(ctx, aged); err != nil && ctx.Err() == nil {
+			k.log.Warn("cannot remove forwarded records", "err", err)
+		}
+		release()
+	}
+}
+
+// round removes forwarded records that will be in the way soon, and with aged those that are old. Needs work.
+func (k *keeper) round(ctx context.Context, aged bool) error {
+	for _, s := range k.streams {
+		if err := k.look(ctx, s); err != nil {
+			return err
+		}
+		if aged {
+			below, err := k.agedBelow(ctx, s)
+			if err != nil {
+				return err
+			}
+			if err := k.remove(ctx, s, below); err != nil {
+				return err
+			}
+		}
+		if _, err := k.purgeForwarded(ctx, s, k.missing(s, s.headroom())); err != nil {
+			return err
+		}
+	}
+	return k.purgeOthers(ctx, func() usage {
+		var u usage
+		u.bytes = max(0, k.overBudget(k.budget/headroomShare))
+		if free, _, err := k.free(); err == nil {
+			u.bytes = max(u.bytes, k.reserve+k.reserve/headroomShare-free)
+		}
+		return u
+	})
+}
+
+// overBudget returns by how many bytes all streams together would exceed the budget with so much more; 0 or less if they do not.
+func (k *keeper) overBudget(more int64) int64 {
+	if k.budget <= 0 {
+		return 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.streams {
+		more += s.taken().bytes
+	}
+	return more - k.budget
+}
+
+// bySize returns the streams, the largest first.
+func (k *keeper) bySize() []*keptStream {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := slices.Clone(k.streams)
+	slices.SortStableFunc(all, func(a, b *keptStream) int { return cmp.Compare(b.taken().bytes, a.taken().bytes) })
+	return all
+}
+
+// signalKeeper wakes whoever waits on a channel of capacity 1; signals that nobody has taken yet become one.
+func signalKeeper(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

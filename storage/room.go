@@ -1,0 +1,255 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// metadata is where the copies of the streams' metadata are.
+func (s *Store) metadata() metaCopies {
+	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, "metadata"), aside: filepath.Join(s.home, "damaged")}
+}
+
+// restoreMetadata mends the streams' metadata before the server looks at it.
+func (s *Store) restoreMetadata() error {
+	mended, err := s.metadata().mend()
+	for _, m := range mended {
+		s.log.Error("damaged metadata", "stream", m.Stream, "path", m.Path, "err", m.Why, "aside", m.Aside, "restored", m.Restored)
+	}
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	return nil
+}
+
+// keepMetadata copies the streams' metadata aside. Without copies the store is no worse than before, so a failure is no reason not to start.
+func (s *Store) keepMetadata() {
+	names := make([]string, len(s.streams))
+	for i, st := range s.streams {
+		names[i] = st.name()
+	}
+	if err := s.metadata().keep(names...); err != nil {
+		s.log.Warn("no copy of the streams' metadata", "err", err)
+	}
+}
+
+// openCounters reads what became of all records so far.
+func (s *Store) openCounters() error {
+	c, damaged, err := openCounters(filepath.Join(s.home, "counters"), s.now)
+	if err != nil {
+		var both *DamagedError
+		if !errors.As(err, &both) {
+			return fmt.Errorf("open store: %w", err)
+		}
+		s.log.Error("the counters are damaged: they begin again with what the streams hold", "err", err)
+	}
+	if len(damaged) > 0 && err == nil {
+		s.log.Warn("damaged file: its copy is used", "files", damaged)
+	}
+	s.counters = c
+	return nil
+}
+
+// recount brings the counters of a stream up to what it holds. What is found missing is noted in s.lost, for storeLost.
+func (s *Store) recount(ctx context.Context, st *stream) error {
+	h, err := holdStream(ctx, s.server.JetStream, st.name())
+	if err != nil {
+		return err
+	}
+	r, err := s.counters.recover(ctx, st.name(), h)
+	s.lost = append(s.lost, r.Lost...)
+	if err != nil {
+		return fmt.Errorf("recount: %w", err)
+	}
+	return nil
+}
+
+// storeLost stores the gap records of what recount has found missing. The order matters, see counters.recover.
+func (s *Store) storeLost(ctx context.Context) error {
+	for len(s.lost) > 0 {
+		g := s.lost[0]
+		s.log.Error("records that were on flash are gone", "stream", g.Stream, "first", g.First, "last", g.Last, "count", g.Count)
+		if err := s.Gap(ctx, g); err != nil {
+			return err
+		}
+		s.lost = s.lost[1:]
+	}
+	return s.counters.save()
+}
+
+// newKeeper makes a keeper for the streams as they are now.
+func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
+	k := newKeeper(s.counters, s.log)
+	k.forwarded = s.forwarded
+	k.appendGap = s.Gap
+	k.clock = s.clock.state
+	k.now = s.now
+	k.free = func() (int64, uint64, error) { return freeOn(s.jetstream()) }
+	k.budget, k.reserve = s.options.Budget, s.options.ReserveFree
+	for _, st := range s.streams {
+		h, err := holdStream(ctx, s.server.JetStream, st.name())
+		if err != nil {
+			return nil, err
+		}
+		c := st.config
+		k.keep(st.name(), limits{MaxBytes: c.MaxBytes, MaxMsgs: c.MaxMsgs, KeepForwarded: c.KeepForwarded, Refuse: c.WhenFull == Refuse}, h)
+	}
+	return k, k.refresh(ctx)
+}
+
+// forwarded asks how far the hub is proven to hold a stream.
+func (s *Store) forwarded(stream string) (Position, bool) {
+	if s.server.Forwarded == nil {
+		return 0, false
+	}
+	return s.server.Forwarded(stream)
+}
+
+// startKeeper lets the keeper work on its own, until stopKeeper.
+func (s *Store) startKeeper() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.keeper.run(ctx)
+	}()
+	ticked := make(chan struct{})
+	go func() {
+		defer close(ticked)
+		tick := time.NewTicker(rejectInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				s.writeCounters()
+			}
+		}
+	}()
+	s.stopKeeper = func() {
+		cancel()
+		<-done
+		<-ticked
+	}
+}
+
+// writeCounters writes the counters if it is time, without a flush.
+func (s *Store) writeCounters() {
+	if err := s.counters.writeIfDue(); err != nil {
+		s.log.Warn("cannot write the counters", "err", err)
+	}
+}
+
+// admit lets a call's records in, or says why there is no room for them.
+func (s *Store) admit(ctx context.Context, c *call) error {
+	for i := range c.items {
+		name, size := c.items[i].source.stream.name(), int64(c.items[i].size)
+		n := len(c.needs) - 1
+		if n < 0 || c.needs[n].Stream != name {
+			c.needs = append(c.needs, need{Stream: name})
+			n++
+		}
+		c.needs[n].Records++
+		c.needs[n].Bytes += size
+	}
+	return s.keeper.admit(ctx, c.needs...)
+}
+
+// commit makes durable what has been published and counts it.
+//
+// The order: what was stored is taken first, so all of it was acknowledged by the server before the sync; it counts after the sync.
+func (s *Store) commit() error {
+	s.countMu.Lock()
+	defer s.countMu.Unlock()
+	fresh := s.spare[:0]
+	for _, st := range s.streams {
+		st.mu.Lock()
+		fresh = append(fresh, st.fresh...)
+		clear(st.fresh)
+		st.fresh = st.fresh[:0]
+		st.mu.Unlock()
+		st.covered = Position(st.published.Load())
+	}
+	s.writeCounters()
+	if err := s.sync(); err != nil {
+		return err
+	}
+	for _, st := range s.streams {
+		st.committed.Store(uint64(st.covered))
+	}
+	if err := s.counters.committed(fresh...); err != nil {
+		s.log.Error("a gap record does not count", "err", err)
+	}
+	clear(fresh)
+	s.spare = fresh
+	return nil
+}
+
+// Reject counts readings of a source that were refused for good before they came to Append.
+func (s *Store) Reject(source string, n uint64) {
+	if s.sources[source] != nil && n > 0 {
+		s.counters.reject(source, n)
+	}
+}
+
+// Sources returns the totals of all sources that ever brought a record, over all starts.
+func (s *Store) Sources() []SourceCounters { return s.counters.sources() }
+
+// StreamState is a stream as a status report shows it.
+type StreamState struct {
+	Name           string
+	First, Last    Position // of what it holds
+	Messages       uint64   // of any kind
+	Bytes          uint64   // on disk, as the limits count them
+	StreamCounters          // of captured records
+	Full           bool     // it refuses records for want of room
+	Err            error    // why records are refused at the moment, nil if they are taken
+}
+
+// Streams returns the state of all streams, in the order of the configuration. It asks the server, but not for long: what the server does not
+// say in time is zero.
+func (s *Store) Streams() []StreamState {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	attached := false
+	select {
+	case <-s.attached:
+		attached = true
+	default:
+	}
+	all := make([]StreamState, len(s.streams))
+	for i, st := range s.streams {
+		proven, _ := s.forwardedIf(attached, st.name())
+		state := StreamState{Name: st.name(), StreamCounters: s.counters.totals(st.name(), proven)}
+		st.mu.Lock()
+		state.Err = st.err
+		st.mu.Unlock()
+		if attached {
+			if full := s.keeper.full(st.name()); full != nil {
+				state.Err = full
+			}
+			if h, err := holdStream(ctx, s.server.JetStream, st.name()); err == nil {
+				if v, err := h.view(ctx); err == nil {
+					state.First, state.Last, state.Messages, state.Bytes = v.First, v.Last, v.Messages, v.Bytes
+				}
+			}
+		}
+		state.Full = errors.Is(state.Err, ErrFull)
+		if err := s.failed(); err != nil {
+			state.Err = err
+		}
+		all[i] = state
+	}
+	return all
+}
+
+func (s *Store) forwardedIf(attached bool, stream string) (Position, bool) {
+	if !attached {
+		return 0, false
+	}
+	return s.forwarded(stream)
+}
