@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if code, ran := disk.Main(os.Args[1:]); ran {
+	if code, ran := disk.Main(os.Args); ran {
 		os.Exit(code)
 	}
 	if len(os.Args) == 3 && os.Args[1] == holdArg {
