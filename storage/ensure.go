@@ -62,7 +62,7 @@ func (s *Store) ensureStream(ctx context.Context, st *stream, file *stateFile, m
 	have, err := js.Stream(ctx, st.name())
 	if err == nil {
 		now := have.CachedInfo().Config
-		want := st.serverConfig(now)
+		want := st.serverConfig(now, have.CachedInfo().State)
 		if made[st.name()].FirstSeq != now.FirstSeq {
 			made[st.name()] = newStreamRecord{FirstSeq: now.FirstSeq}
 			if err := file.save(made); err != nil {
@@ -91,7 +91,7 @@ func (s *Store) ensureStream(ctx context.Context, st *stream, file *stateFile, m
 			return err
 		}
 	}
-	want := st.serverConfig(jetstream.StreamConfig{FirstSeq: record.FirstSeq})
+	want := st.serverConfig(jetstream.StreamConfig{FirstSeq: record.FirstSeq}, jetstream.StreamState{})
 	created, err := js.CreateStream(ctx, want)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -110,8 +110,9 @@ func firstSequence(now time.Time) uint64 {
 	return uint64(min(max(now.Unix(), 0), last)) << 20
 }
 
-// serverConfig returns the server's configuration of a stream, everything that is not ours to say being left as it is.
-func (st *stream) serverConfig(c jetstream.StreamConfig) jetstream.StreamConfig {
+// serverConfig returns the server's configuration of a stream, everything that is not ours to say being left as it is. A stream that is above its limits,
+// because they were lowered, is given what it takes: the keeper needs room for gap records before it can remove anything.
+func (st *stream) serverConfig(c jetstream.StreamConfig, holds jetstream.StreamState) jetstream.StreamConfig {
 	c.Name = st.name()
 	c.Subjects = []string{DataSubject(st.store.Leaf(), st.name(), ">"), LeapSubject(st.name())}
 	c.Storage = jetstream.FileStorage
@@ -119,10 +120,10 @@ func (st *stream) serverConfig(c jetstream.StreamConfig) jetstream.StreamConfig 
 	c.Replicas = 1
 	c.Discard = jetstream.DiscardNew
 	c.DiscardNewPerSubject = false
-	c.MaxBytes = st.config.MaxBytes + headroomBytes
+	c.MaxBytes = max(st.config.MaxBytes, int64(holds.Bytes)) + headroomBytes
 	c.MaxMsgs = -1
 	if st.config.MaxMsgs > 0 {
-		c.MaxMsgs = st.config.MaxMsgs + headroomMsgs
+		c.MaxMsgs = max(st.config.MaxMsgs, int64(holds.Msgs)) + headroomMsgs
 	}
 	c.MaxAge = 0 // acts on unsent data and by a clock that may be wrong
 	c.MaxMsgsPerSubject = -1

@@ -2,9 +2,12 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +127,24 @@ func (b *bed) stop() {
 	}
 	b.shutdown()
 	b.s = nil
+}
+
+// quiet returns a logger that says nothing.
+func (b *bed) quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// kill ends store and server as kill -9 does: whatever was written stays in the page cache, nothing more is written.
+func (b *bed) kill() {
+	b.t.Helper()
+	boot, err := os.ReadFile(bootPath(b.s.home))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.t.Fatal(err)
+	}
+	b.crash()
+	if boot != nil {
+		if err := os.WriteFile(bootPath(filepath.Join(b.dir, "store")), boot, 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+	}
 }
 
 // crash ends the store without a clean stop, as a killed process would, and the server too.

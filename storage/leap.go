@@ -51,8 +51,8 @@ func (s *Store) empty(ctx context.Context, st *stream) bool {
 }
 
 // raise brings the last sequence of a stream from last to at least to, without touching its records. What it stores goes to a subject that no consumer
-// of the uplink sees and is purged at once. The caller holds committer.gate or has not started the committer yet, and sees to it that a reserve
-// covers what comes above.
+// of the uplink sees and is purged at once; the server's limits leave room for it (see headroomBytes). The caller holds committer.gate or has not
+// started the committer yet, and sees to it that a reserve covers what comes above.
 func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error {
 	if last >= to {
 		return nil
@@ -68,26 +68,9 @@ func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error 
 		st.reached(to)
 		return nil
 	}
-	lifted := false
 	for last < to {
 		n := min(to-last, placeholderBatch)
-		err := s.placeholders(st, last, n)
-		if errors.Is(err, ErrFull) && !lifted {
-			lifted = true // the stream is over limits that were lowered: the keeper has not seen it yet
-			if err := s.liftLimits(ctx, st, true); err != nil {
-				return err
-			}
-			if err := s.purgePlaceholders(ctx, st); err != nil {
-				return err
-			}
-			info, ierr := js.Info(ctx)
-			if ierr != nil {
-				return ierr
-			}
-			last = Position(info.State.LastSeq)
-			continue
-		}
-		if err != nil {
+		if err := s.placeholders(st, last, n); err != nil {
 			return err
 		}
 		last += n
@@ -96,9 +79,6 @@ func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error 
 		}
 	}
 	st.reached(last)
-	if lifted {
-		return s.liftLimits(ctx, st, false)
-	}
 	return nil
 }
 
@@ -133,22 +113,6 @@ func (s *Store) purgePlaceholders(ctx context.Context, st *stream) error {
 	}
 	if err := js.Purge(ctx, jetstream.WithPurgeSubject(LeapSubject(st.name()))); err != nil {
 		return fmt.Errorf("purge placeholders: %w", err)
-	}
-	return nil
-}
-
-// liftLimits takes the server's limits off a stream, or puts them back. Attach puts them back too, should a crash come between.
-func (s *Store) liftLimits(ctx context.Context, st *stream, lift bool) error {
-	js, err := s.wire.js.Stream(ctx, st.name())
-	if err != nil {
-		return err
-	}
-	c := st.serverConfig(js.CachedInfo().Config)
-	if lift {
-		c.MaxBytes, c.MaxMsgs = -1, -1
-	}
-	if _, err := s.wire.js.UpdateStream(ctx, c); err != nil {
-		return fmt.Errorf("change limits: %w", err)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "storage"},
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},
 	"ingest/mqttserver": {"ingest", "ingest/frame", "ingest/decode", "storage"},
-	"forward":           {"storage", "leaf"},
+	"forward":           {"forward/hub", "storage", "leaf"},
 	"forward/hub":       {"storage"},
 	"storage/blocks":    {"storage"},
 	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/serial", "ingest/mqtt",

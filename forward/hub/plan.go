@@ -208,8 +208,8 @@ func planUsers(spec Spec) []User {
 				"$JSC.R."+l.Name+"."+hubHash+"."+s.Name+"."+consumer+".*",                    // the answer to RESET
 				"$JS."+spec.Domain+".API.DIRECT.GET."+s.HubStream+"."+Filter(l.Name, s.Name)) // the handshake: newest record of ours
 			u.Subscribe = append(u.Subscribe,
-				"$JS."+l.Name+".API.CONSUMER.RESET."+s.Name+"."+consumer,   // the hub attaches
-				"$JS.FC."+l.Name+"."+leafHash+"."+s.Name+"."+consumer+".*") // the hub acknowledges
+				"$JS."+l.Name+".API.CONSUMER.RESET."+s.Name+"."+consumer, // the hub attaches
+				"$JS.FC."+l.Name+"."+leafHash+"."+s.Name+".*.*")          // the hub acknowledges; each consumer has a name of its own
 		}
 		users = append(users, u)
 	}

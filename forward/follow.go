@@ -1,0 +1,174 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+const (
+	followInterval = 500 * time.Millisecond
+	proofFirst     = time.Second      // between reads of the hub's newest record, growing to proofLast while all is well
+	proofBehind    = 2 * time.Second  // while older records wait
+	proofLast      = 10 * time.Second // each read costs one small record of traffic
+	stallAfter     = 30 * time.Second // without an acknowledgement while records wait
+	catchingUp     = 2 * window       // more than this wait: older records, not what is under way
+)
+
+// follower watches one consumer that the hub is attached to.
+type follower struct {
+	feed     *feed
+	consumer jetstream.PushConsumer
+	floor    jetstream.SequenceInfo // acknowledged by the hub
+	moved    time.Time              // when the floor last did
+	behind   bool                   // older records wait
+	acked    uint64                 // records acknowledged, of which
+	proven   uint64                 // so many are proven
+
+	proofs  chan proof // buffered 1: the result of the one read under way
+	reading bool
+	read    time.Time // last read began
+	pause   time.Duration
+	doubts  int // reads in a row that showed less than is proven
+}
+
+// proof is what a read of the hub's newest record showed, with the floor at the time it was asked for.
+type proof struct {
+	newest newest
+	err    error
+	floor  storage.Position
+	acked  uint64
+}
+
+// follow shows the progress of an attached consumer until the hub asks again or something is wrong.
+func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start storage.Position) (*wish, error) {
+	w := &follower{feed: f, consumer: c, moved: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now()}
+	w.floor.Stream = uint64(start - 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer w.await()
+	defer cancel()
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case wish := <-f.wishes:
+			return &wish, nil
+		case p := <-w.proofs:
+			w.reading = false
+			if err := w.judge(ctx, p); err != nil {
+				return nil, err
+			}
+		case <-tick.C:
+			if err := w.look(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// await waits for the read under way.
+func (w *follower) await() {
+	if w.reading {
+		<-w.proofs
+	}
+}
+
+// look reads the consumer's state and shows it.
+func (w *follower) look(ctx context.Context) error {
+	info, err := w.consumer.Info(ctx)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("the local server was restarted: %w", err)
+	}
+	if err != nil {
+		return nil // busy; or ctx has ended, which the caller sees
+	}
+	f, now := w.feed, time.Now()
+	if info.AckFloor.Stream > w.floor.Stream {
+		w.moved = now
+	}
+	if info.AckFloor.Consumer < w.floor.Consumer {
+		w.proven = 0 // the hub had it begin anew
+	}
+	w.floor, w.acked = info.AckFloor, info.AckFloor.Consumer
+	under := info.NumPending + uint64(info.NumAckPending)
+	if under == 0 {
+		w.moved = now
+	}
+	f.mu.Lock()
+	f.progress.Rate = f.meter.update(w.acked, now)
+	f.mu.Unlock()
+	f.show(ctx, under+w.acked-min(w.proven, w.acked))
+	w.behind = under > catchingUp || (w.behind && under > 0)
+	switch {
+	case now.Sub(w.moved) >= stallAfter:
+		f.enter(Stalled, fmt.Sprintf("the hub has acknowledged nothing for %v", now.Sub(w.moved).Round(time.Second)), "the link is dialled anew; if that does not help look into the hub's log")
+	case w.behind:
+		f.enter(CatchingUp, "", "")
+	default:
+		f.enter(Live, "", "")
+	}
+	w.prove(ctx, now)
+	return nil
+}
+
+// prove begins a read of the hub's newest record when progress calls for it. The floor alone is no proof: purging records that were
+// never sent moves it, and so does the hub's right to reset a consumer.
+func (w *follower) prove(ctx context.Context, now time.Time) {
+	pause := w.pause
+	if w.behind {
+		pause = proofBehind
+	}
+	proven, _ := w.feed.forwarded()
+	if w.reading || storage.Position(w.floor.Stream) <= proven || w.proven >= w.acked || now.Sub(w.read) < pause {
+		return
+	}
+	w.reading, w.read = true, now
+	p := proof{floor: storage.Position(w.floor.Stream), acked: w.acked}
+	go func() {
+		p.newest, p.err = w.feed.read(ctx)
+		w.proofs <- p
+	}()
+}
+
+// judge takes what a read of the hub's newest record showed.
+func (w *follower) judge(ctx context.Context, p proof) error {
+	f := w.feed
+	var r *refusal
+	if errors.As(p.err, &r) {
+		return p.err
+	}
+	if p.err != nil {
+		return nil // the link or the hub; it is tried again
+	}
+	if p.newest.found && !f.up.store.Knows(p.newest.id.Store) {
+		return f.sameName(p.newest)
+	}
+	proven, _ := f.forwarded()
+	if p.newest.pos < proven {
+		if w.doubts++; w.doubts < lagReads {
+			return nil
+		}
+		return fmt.Errorf("the hub is at %d and had acknowledged %d", p.newest.pos, proven)
+	}
+	w.doubts = 0
+	w.pause = min(proofLast, 2*w.pause)
+	if at := min(p.floor, p.newest.pos); at > proven {
+		f.prove(at, p.newest.id.Store == f.up.store.ID())
+	}
+	all := p.newest.pos >= p.floor
+	if !all { // the floor may have passed sequences without a record
+		m, err := f.next(ctx, p.newest.pos+1)
+		all = err == nil && (m == nil || storage.Position(m.Sequence) > p.floor)
+	}
+	if all {
+		w.proven = max(w.proven, p.acked)
+	}
+	return nil
+}

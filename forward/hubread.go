@@ -1,0 +1,143 @@
+package forward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/holdfast-edge/holdfast/forward/hub"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+const (
+	// hubTimeout bounds one request to the hub: a satellite link's round trip and a hub that elects a leader.
+	hubTimeout = 6 * time.Second
+
+	headerRequiredLevel = "Nats-Required-Api-Level" // nats-server 2.11 and newer answer 412 when they have less
+	headerStatus        = "Status"
+	headerSequence      = "Nats-Sequence"
+	headerSource        = "Nats-Stream-Source"
+)
+
+// newest is the hub's newest record of a stream of ours.
+type newest struct {
+	found bool
+	pos   storage.Position // sequence in our stream
+	id    storage.ID
+}
+
+// errHubStream means that nobody answers for the hub stream.
+var errHubStream = errors.New("the hub stream does not answer")
+
+// read asks for the hub's newest record of the stream by direct get. Any replica may answer, also one that lags behind.
+func (f *feed) read(ctx context.Context) (newest, error) {
+	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	defer cancel()
+	req := nats.NewMsg("$JS." + f.up.opts.Domain + ".API.DIRECT.GET." + f.hubStream + "." + f.filter)
+	req.Header.Set(headerRequiredLevel, strconv.Itoa(hub.MinAPILevel))
+	m, err := f.up.nc.RequestMsgWithContext(ctx, req)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return newest{}, errHubStream
+	}
+	if err != nil {
+		return newest{}, fmt.Errorf("read the hub's newest record: %w", err)
+	}
+	switch status := m.Header.Get(headerStatus); status {
+	case "":
+	case "404":
+		return newest{}, nil
+	case "412":
+		return newest{}, f.up.tooOld(ctx, 0)
+	default:
+		return newest{}, fmt.Errorf("read the hub's newest record: status %s %s", status, m.Header.Get("Description"))
+	}
+	n, err := parseNewest(m.Header, f.name, f.mirror)
+	if err != nil {
+		return newest{}, &refusal{
+			state: Refused, cause: fmt.Sprintf("hub stream %s has a record on our subjects that did not come through us: %v", f.hubStream, err),
+			remedy: "find out who publishes to " + f.filter + " on the hub, and remove that record", retry: refusedRetry,
+		}
+	}
+	return n, nil
+}
+
+// parseNewest reads position and ID of a record at the hub. A mirror has our sequence, a sourced record names it in a header of the
+// hub's server: "<stream>[:<hash>] <sequence> <filter> <transform> <subject> [<identity>]".
+func parseNewest(h nats.Header, stream string, mirror bool) (newest, error) {
+	n := newest{found: true}
+	var err error
+	if n.id, err = storage.ParseID(h.Get(storage.HeaderID)); err != nil {
+		return newest{}, err
+	}
+	text := h.Get(headerSequence)
+	if !mirror {
+		fields := strings.Fields(h.Get(headerSource))
+		if len(fields) < 2 {
+			return newest{}, fmt.Errorf("its %s header %q names no sequence", headerSource, h.Get(headerSource))
+		}
+		if name, _, _ := strings.Cut(fields[0], ":"); name != stream {
+			return newest{}, fmt.Errorf("it came from a stream %s", name)
+		}
+		text = fields[1]
+	}
+	seq, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || seq == 0 {
+		return newest{}, fmt.Errorf("its sequence %q is not a number above 0", text)
+	}
+	n.pos = storage.Position(seq)
+	return n, nil
+}
+
+// verify asks the hub for its JetStream API level, the only word on its version that least rights allow.
+func (u *Uplink) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	defer cancel()
+	m, err := u.nc.RequestWithContext(ctx, "$JS."+u.opts.Domain+".API.INFO", nil)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return &refusal{
+			state: Handshake, cause: fmt.Sprintf("no JetStream of domain %q answers at the hub", u.opts.Domain),
+			remedy: "check hub.domain, that JetStream is enabled for the leaf's account, and the user's permissions (holdfast hub plan)", retry: handshakeRetry,
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("ask the hub for its version: %w", err)
+	}
+	var info struct {
+		API struct {
+			Level int `json:"level"`
+		} `json:"api"`
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return fmt.Errorf("ask the hub for its version: %w", err)
+	}
+	if info.Error != nil {
+		return fmt.Errorf("ask the hub for its version: %s", info.Error.Description)
+	}
+	if info.API.Level < hub.MinAPILevel {
+		return u.tooOld(ctx, info.API.Level)
+	}
+	return nil
+}
+
+// tooOld is the refusal of a hub, by the version that it greets with, or by its API level if that cannot be learned.
+func (u *Uplink) tooOld(ctx context.Context, level int) error {
+	found := fmt.Sprintf("a server of JetStream API level %d", level)
+	if g, err := u.link.Greet(ctx); err == nil && g.Version != "" && g.APILevel < hub.MinAPILevel {
+		found = "nats-server " + g.Version
+	} else if level == 0 {
+		found = "an older server among its nodes"
+	}
+	return &refusal{
+		state: Refused, cause: fmt.Sprintf("the hub has %s, and nats-server %s or newer is needed (API level %d)", found, hub.MinVersion, hub.MinAPILevel),
+		remedy: "update all servers of the hub", retry: refusedRetry,
+	}
+}

@@ -1,0 +1,279 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+const (
+	// maxBridge is the widest hole in the sequences that a mirror is made to step over. Each step becomes a range of deleted messages;
+	// a hub that was asked to list one of 2e12 ran out of memory.
+	maxBridge = 1_000_000
+
+	// A hub that is behind what it once acknowledged may have been read through a replica that lags: it is asked again. Before a gap
+	// record is written it is asked for longer.
+	lagReads     = 4
+	lagPause     = 700 * time.Millisecond
+	lagReadsLoss = 15
+
+	// A foreign record is watched for so long before its store is taken for one that is gone: longer than a leaf of the same name
+	// takes to come back after the hub gave its connection to us.
+	quietReads = 5
+	quietPause = time.Second
+)
+
+// shake finds out where the hub and the stream stand and brings them together. It returns where the consumer is to begin.
+func (f *feed) shake(ctx context.Context) (storage.Position, error) {
+	if !f.up.verified.Load() {
+		if err := f.up.verify(ctx); err != nil {
+			return 0, err
+		}
+		f.up.verified.Store(true)
+	}
+	n, err := f.read(ctx)
+	if errors.Is(err, errHubStream) {
+		return 0, &refusal{
+			state: Handshake, cause: fmt.Sprintf("hub stream %s does not answer: it is not there, has no leader, or our user may not read it", f.hubStream),
+			remedy: "if that lasts, make it with: holdfast hub apply", retry: handshakeRetry,
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if n.found && !f.up.store.Knows(n.id.Store) {
+		if err := f.foreign(ctx, n); err != nil {
+			return 0, err
+		}
+	}
+	if n, err = f.believe(ctx, n); err != nil {
+		return 0, err
+	}
+	if n.found {
+		if err := f.meet(ctx, n); err != nil {
+			return 0, err
+		}
+	}
+	if err := f.bridgeable(ctx, n); err != nil {
+		return 0, err
+	}
+	f.prove(n.pos, f.own || n.found && n.id.Store == f.up.store.ID())
+	return n.pos + 1, nil
+}
+
+// believe reads the hub again when it is behind what it once acknowledged: a lagging replica may have answered. When it stays so the
+// hub was restored or its stream made anew; what is still kept is sent again, and a gap record tells of the rest.
+func (f *feed) believe(ctx context.Context, n newest) (newest, error) {
+	proven, known := f.forwarded()
+	if !known || !f.own || n.pos >= proven {
+		return n, nil
+	}
+	js, err := f.stream(ctx)
+	if err != nil {
+		return n, err
+	}
+	first := storage.Position(js.CachedInfo().State.FirstSeq)
+	reads := lagReads
+	if first > n.pos+1 {
+		reads = lagReadsLoss
+	}
+	for range reads {
+		select {
+		case <-ctx.Done():
+			return n, ctx.Err()
+		case <-time.After(lagPause):
+		}
+		again, err := f.read(ctx)
+		if err != nil {
+			return n, err
+		}
+		if again.pos >= n.pos && (!again.found || f.up.store.Knows(again.id.Store)) {
+			n = again
+		}
+		if n.pos >= proven {
+			return n, nil
+		}
+	}
+	f.up.log.Warn("the hub lost records that it had, sending again what is kept", "stream", f.name, "hub", n.pos, "proven", proven, "first", first)
+	if first <= n.pos+1 {
+		return n, nil
+	}
+	if err := f.up.store.Gap(ctx, f.lost(n.pos+1, min(first-1, proven))); err != nil {
+		return n, fmt.Errorf("gap record of what the hub lost: %w", err)
+	}
+	return n, nil
+}
+
+// lost returns the gap record of what neither hub nor leaf have any more. Sequences have holes, so what the store has counted bounds it.
+func (f *feed) lost(first, last storage.Position) storage.GapRecord {
+	g := storage.GapRecord{Stream: f.name, First: first, Last: last, Count: uint64(last - first + 1), Reason: storage.GapNotKept}
+	for _, s := range f.up.store.Streams() {
+		if s.Name != f.name {
+			continue
+		}
+		gone := s.Messages
+		for _, n := range s.Dropped {
+			gone += n
+		}
+		g.Count = min(g.Count, s.Stored-min(s.Stored, gone))
+	}
+	return g
+}
+
+// foreign judges a hub whose newest record under our name is from a store that this one has never been. Either our card was wiped or
+// swapped, and that store is no more: it is taken over. Or two gateways have one name: nothing is sent.
+func (f *feed) foreign(ctx context.Context, n newest) error {
+	if f.mirror {
+		return f.otherIncarnation(fmt.Sprintf("it holds records of another store (%s) of this name", n.id.Store))
+	}
+	if f.own {
+		return f.sameName(n)
+	}
+	f.enter(Handshake, fmt.Sprintf("the hub has records of another store (%s) of our name; watching whether it is alive", n.id.Store), "")
+	for range quietReads {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(quietPause):
+		}
+		if f.up.link.Link().Reason == leaf.ReasonDuplicate {
+			return f.sameName(n)
+		}
+		again, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		if again.pos != n.pos || again.id != n.id {
+			return f.sameName(n)
+		}
+	}
+	if err := f.up.store.Adopt(n.id.Store); err != nil {
+		return fmt.Errorf("take over from store %s: %w", n.id.Store, err)
+	}
+	f.up.log.Warn("took over the name from a store that is gone", "stream", f.name, "store", n.id.Store)
+	return nil
+}
+
+func (f *feed) sameName(n newest) error {
+	return &refusal{
+		state:  SameName,
+		cause:  fmt.Sprintf("hub stream %s has newer records from another store (%s) of the name %s", f.hubStream, n.id.Store, f.up.opts.Leaf),
+		remedy: "give one of the two gateways another leaf.name; what was captured here stays here until then", retry: conflictRetry,
+	}
+}
+
+func (f *feed) otherIncarnation(why string) error {
+	return &refusal{
+		state: OtherIncarnation, cause: fmt.Sprintf("hub stream %s cannot go on as a mirror of ours: %s", f.hubStream, why),
+		remedy: "give forward.hub_stream a new name here and in the hub's list of leaves, then make it with: holdfast hub apply", retry: refusedRetry,
+	}
+}
+
+// meet makes sure that what the hub does not have lies above the hub's position, since it ignores everything else for ever.
+func (f *feed) meet(ctx context.Context, n newest) error {
+	js, err := f.stream(ctx)
+	if err != nil {
+		return err
+	}
+	state := js.CachedInfo().State
+	first, last := storage.Position(state.FirstSeq), storage.Position(state.LastSeq)
+	own := n.id.Store == f.up.store.ID()
+	apart := n.pos > last
+	if !apart && n.pos >= first {
+		if apart, err = f.parted(ctx, js, n); err != nil {
+			return err
+		}
+	}
+	if !apart {
+		return nil
+	}
+	if own && n.id.Epoch >= f.up.store.Epoch() {
+		return &refusal{
+			state:  Refused,
+			cause:  fmt.Sprintf("the hub has records of our own from epoch %d, and this store is at epoch %d: it was put back to an older copy", n.id.Epoch, f.up.store.Epoch()),
+			remedy: "bring the data directory back by restore, which makes a new store of it, not by copying files", retry: refusedRetry,
+		}
+	}
+	if f.mirror && n.pos > last+maxBridge {
+		return f.otherIncarnation(fmt.Sprintf("it is at %d and we are at %d", n.pos, last))
+	}
+	keep := max(first, 1)
+	if own {
+		if keep, err = f.firstAfterEpoch(ctx, n.id.Epoch, first, last); err != nil {
+			return err
+		}
+	} else if proven, known := f.forwarded(); known && f.own {
+		keep = max(keep, proven+1)
+	}
+	f.up.log.Warn("the hub is ahead of us, leaping above it", "stream", f.name, "hub", n.pos, "seq", last, "keep", keep)
+	f.enter(Handshake, "the hub is ahead of this stream, whose end was lost; raising it", "")
+	if err := f.up.store.Leap(ctx, f.name, n.pos, keep); err != nil {
+		return fmt.Errorf("leap above the hub: %w", err)
+	}
+	return nil
+}
+
+// parted is true when the record at the hub's position is another one here: the stream lost its end and has grown past the hub since.
+func (f *feed) parted(ctx context.Context, js jetstream.Stream, n newest) (bool, error) {
+	m, err := js.GetMsg(ctx, uint64(n.pos))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read stream %s at %d: %w", f.name, n.pos, err)
+	}
+	return m.Header.Get(storage.HeaderID) != n.id.String(), nil
+}
+
+// firstAfterEpoch returns the first position above which all records are of later epochs, by bisection: epochs only grow.
+func (f *feed) firstAfterEpoch(ctx context.Context, epoch uint64, first, last storage.Position) (storage.Position, error) {
+	low, high := max(first, 1), last+1
+	for low < high {
+		mid := low + (high-low)/2
+		m, err := f.next(ctx, mid)
+		if err != nil {
+			return 0, err
+		}
+		if m == nil {
+			high = mid
+			continue
+		}
+		id, err := storage.ParseID(m.Header.Get(storage.HeaderID))
+		if err != nil {
+			return 0, fmt.Errorf("record %d of stream %s: %w", m.Sequence, f.name, err)
+		}
+		if id.Epoch > epoch || id.Store != f.up.store.ID() {
+			high = mid
+		} else {
+			low = storage.Position(m.Sequence) + 1
+		}
+	}
+	return low, nil
+}
+
+// bridgeable refuses to make a mirror step over a hole that is too wide.
+func (f *feed) bridgeable(ctx context.Context, n newest) error {
+	if !f.mirror || !n.found {
+		return nil
+	}
+	js, err := f.stream(ctx)
+	if err != nil {
+		return err
+	}
+	next := storage.Position(js.CachedInfo().State.LastSeq) + 1
+	if m, err := f.next(ctx, n.pos+1); err != nil {
+		return err
+	} else if m != nil {
+		next = storage.Position(m.Sequence)
+	}
+	if next > n.pos+maxBridge {
+		return f.otherIncarnation(fmt.Sprintf("it is at %d, and our next record is %d", n.pos, next))
+	}
+	return nil
+}
