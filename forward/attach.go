@@ -20,9 +20,12 @@ const (
 	// link, since the hub acknowledges every few milliseconds; at 300 ms round trip 256 still carry 800 records/s.
 	window = 256
 
-	// pokeInterval is the heartbeat of the consumer that makes a hub ask, see poke.
-	pokeInterval = 250 * time.Millisecond
-	pokePatience = 2 * time.Second // with one number of records, then with another
+	// pokeInterval is the heartbeat of the consumer that makes a hub ask, see poke; the shortest that the server takes. pokeSlow is for a
+	// hub that does not ask in pokeEager.
+	pokeInterval = 100 * time.Millisecond
+	pokeSlow     = 2 * time.Second
+	pokeEager    = 10 * time.Second
+	pokePatience = 3 * time.Second // with one number of records, then with another
 	// attachPatience is how long the hub may take to ask before it is told that something is wrong.
 	attachPatience = 15 * time.Second
 	// attachStall is how long before the link is dialled anew because of it.
@@ -38,7 +41,11 @@ func (f *feed) awaitWish(ctx context.Context) (*wish, error) {
 	tick := time.NewTicker(pokePatience)
 	defer tick.Stop()
 	for try := 0; ; try++ {
-		if err := f.poke(ctx, name, 1+try%2); err != nil {
+		interval := pokeInterval
+		if time.Since(began) > pokeEager {
+			interval = pokeSlow
+		}
+		if err := f.poke(ctx, name, 1+try%2, interval); err != nil {
 			return nil, err
 		}
 		f.observe(ctx)
@@ -67,11 +74,11 @@ func (f *feed) attachRemedy() string {
 // subject. A heartbeat there makes both ask at once: the first because it names a number of delivered records that the hub did not
 // get. So a consumer delivers so many headers (of any records, which the hub ignores for the consumer's name) and then heartbeats.
 // Two numbers in turn, since the hub might have got just as many (nats-server 2.15, processInboundSourceMsg, startProbeSubscription).
-func (f *feed) poke(ctx context.Context, name string, records int) error {
+func (f *feed) poke(ctx context.Context, name string, records int, interval time.Duration) error {
 	f.drop(ctx, name)
 	_, err := f.up.js.CreatePushConsumer(ctx, f.name, jetstream.ConsumerConfig{
 		Name: name, DeliverSubject: f.deliver, FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverAllPolicy, HeadersOnly: true,
-		AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: records, AckWait: time.Hour, IdleHeartbeat: pokeInterval, MemoryStorage: true,
+		AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: records, AckWait: time.Hour, IdleHeartbeat: interval, MemoryStorage: true,
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {

@@ -54,6 +54,9 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 	defer cancel()
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
+	if err := w.look(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -80,7 +80,7 @@ func (f *feed) believe(ctx context.Context, n newest) (newest, error) {
 	}
 	first := storage.Position(js.CachedInfo().State.FirstSeq)
 	reads := lagReads
-	if first > n.pos+1 {
+	if f.lost(n.pos, min(first-1, proven)).Count > 0 {
 		reads = lagReadsLoss
 	}
 	for range reads {
@@ -101,18 +101,23 @@ func (f *feed) believe(ctx context.Context, n newest) (newest, error) {
 		}
 	}
 	f.up.log.Warn("the hub lost records that it had, sending again what is kept", "stream", f.name, "hub", n.pos, "proven", proven, "first", first)
-	if first <= n.pos+1 {
+	lost := f.lost(n.pos, min(first-1, proven))
+	if lost.Count == 0 {
 		return n, nil
 	}
-	if err := f.up.store.Gap(ctx, f.lost(n.pos+1, min(first-1, proven))); err != nil {
+	if err := f.up.store.Gap(ctx, lost); err != nil {
 		return n, fmt.Errorf("gap record of what the hub lost: %w", err)
 	}
 	return n, nil
 }
 
-// lost returns the gap record of what neither hub nor leaf have any more. Sequences have holes, so what the store has counted bounds it.
-func (f *feed) lost(first, last storage.Position) storage.GapRecord {
-	g := storage.GapRecord{Stream: f.name, First: first, Last: last, Count: uint64(last - first + 1), Reason: storage.GapNotKept}
+// lost returns the gap record of what the hub, at a position, does not have and the leaf, up to last, has not either. Sequences have
+// holes, so what the store has counted bounds it; a count of 0 is no gap.
+func (f *feed) lost(hub, last storage.Position) storage.GapRecord {
+	if last <= hub {
+		return storage.GapRecord{}
+	}
+	g := storage.GapRecord{Stream: f.name, First: hub + 1, Last: last, Count: uint64(last - hub), Reason: storage.GapNotKept}
 	for _, s := range f.up.store.Streams() {
 		if s.Name != f.name {
 			continue

@@ -138,7 +138,7 @@ func (u *Uplink) Run(ctx context.Context, nc *nats.Conn) error {
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is closed
 	}
-	if err := nc.FlushWithContext(ctx); err != nil && ctx.Err() == nil {
+	if err := nc.FlushTimeout(hubTimeout); err != nil {
 		return fmt.Errorf("run uplink: listen for the hub: %w", err)
 	}
 	defer func() {

@@ -1,0 +1,351 @@
+package forward
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/rig/poll"
+)
+
+// pour captures batches into both streams until the returned function is called.
+func (g *gateway) pour(batch int, every time.Duration) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				g.append(batch, "S", "M")
+			}
+		}
+	})
+	return func() { close(done); wg.Wait() }
+}
+
+// TestBackBeforeTheHubNoticed: the connection is reset again and again while records flow, and the leaf is back within a second or two.
+// The hub has no reason to attach anew, and what it counts of the old consumer must not be mixed up with the new one's.
+func TestBackBeforeTheHubNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 10 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(37, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	for _, backlog := range []int{36, 3000} {
+		s.wire.Cut()
+		g.unlinked()
+		g.append(backlog, "S", "M")
+		s.check(s.wire.Restore())
+		s.await(patient, "FIELD", "g1_M")
+	}
+	stop := g.pour(50, 20*time.Millisecond)
+	for range 2 {
+		g.linked()
+		poll.Wait(context.Background(), 400*time.Millisecond, func() bool { return false })
+		s.wire.Reset()
+		g.unlinked()
+	}
+	stop()
+	s.await(patient, "FIELD", "g1_M")
+}
+
+func TestFlappingLink(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	stop := g.pour(20, 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second)
+	defer cancel()
+	s.check(s.wire.Flap(ctx, 1700*time.Millisecond, 700*time.Millisecond))
+	stop()
+	s.await(patient, "FIELD", "g1_M")
+}
+
+func TestHubNodeKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir(), s.hub.LeafAddr(0), s.hub.LeafAddr(1), s.hub.LeafAddr(2))
+	g.append(100, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	stop := g.pour(20, 20*time.Millisecond)
+	for node := range 2 {
+		s.check(s.hub.Kill(node))
+		poll.Wait(context.Background(), 2*time.Second, func() bool { return false })
+		s.check(s.hub.Restart(node))
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		s.check(s.hub.WaitReady(ctx))
+		cancel()
+	}
+	stop()
+	s.await(patient, "FIELD", "g1_M")
+}
+
+// TestHubStreamMadeAnew: the hub's streams are deleted and made again, once while the link is up and once while it is down. Everything
+// that the leaf still keeps comes again.
+func TestHubStreamMadeAnew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	for _, up := range []bool{true, false} {
+		name := "link down"
+		if up {
+			name = "link up"
+		}
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			g := s.start("g1", t.TempDir())
+			g.append(300, "S", "M")
+			s.await(patient, "FIELD", "g1_M")
+			poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 && g.progress("M").Waiting == 0 }, "all proven")
+			if !up {
+				s.wire.Cut()
+				g.unlinked()
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), patient)
+			defer cancel()
+			for _, stream := range []string{"FIELD", "g1_M"} {
+				s.check(s.js.DeleteStream(ctx, stream))
+			}
+			s.apply()
+			g.append(200, "S", "M")
+			s.check(s.wire.Restore())
+			s.await(patient, "FIELD", "g1_M")
+		})
+	}
+}
+
+// TestWipedLeaf: a store without a past takes over the name, and everything captured from then on arrives. A mirror cannot go on.
+func TestWipedLeaf(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 10 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(200, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.close()
+	mirrored := s.want["g1_M"]
+	g = s.start("g1", t.TempDir())
+	g.append(300, "S", "M")
+	s.await(patient, "FIELD")
+	p := g.reach("M", OtherIncarnation, patient)
+	if p.Remedy == "" || p.Cause == "" {
+		t.Errorf("progress of the mirror = %+v, want a cause and a remedy", p)
+	}
+	s.want["g1_M"] = mirrored
+	s.await(0, "g1_M")
+	// Once more over a link-up: the store that was taken over stays known.
+	s.wire.Reset()
+	g.unlinked()
+	g.append(10, "S")
+	s.await(patient, "FIELD")
+}
+
+func TestTwoLeavesInOneStream(t *testing.T) {
+	s := newSite(t, "g1", "g2")
+	a, b := s.start("g1", t.TempDir()), s.start("g2", t.TempDir(), s.hub.LeafAddr(1))
+	for range 5 {
+		a.append(100, "S", "M")
+		b.append(100, "S", "M")
+	}
+	s.await(patient, "FIELD", "g1_M", "g2_M")
+}
+
+// TestSameNameTwice: a second gateway of the same name never mixes its records in, whether it takes turns with the first at one node
+// of the hub or is connected to another node. The first one's all arrive.
+func TestSameNameTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	for _, node := range []int{0, 1} {
+		name := []string{"same node", "other node"}[node]
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			a := s.start("g1", t.TempDir())
+			a.append(200, "S", "M")
+			s.await(patient, "FIELD", "g1_M")
+			want := map[string][]string{"FIELD": s.want["FIELD"], "g1_M": s.want["g1_M"]}
+			b := s.start("g1", t.TempDir(), s.hub.LeafAddr(node))
+			s.want = want // nothing of the second one's
+			stop := a.pour(1, 200*time.Millisecond)
+			p := b.reach("S", SameName, patient)
+			if p.Cause == "" || p.Remedy == "" {
+				t.Errorf("progress of the second gateway = %+v, want a cause and a remedy", p)
+			}
+			b.leafOnly(3 * time.Second)
+			stop()
+			b.close()
+			s.await(patient, "FIELD", "g1_M")
+		})
+	}
+}
+
+// leafOnly watches a gateway that must not be forwarding.
+func (g *gateway) leafOnly(d time.Duration) {
+	g.site.t.Helper()
+	if poll.Wait(context.Background(), d, func() bool {
+		for _, p := range g.up.Progress() {
+			if p.State == Live || p.State == CatchingUp {
+				return true
+			}
+		}
+		return false
+	}) {
+		g.site.t.Errorf("a gateway that must not forward does: %+v", g.up.Progress())
+	}
+}
+
+// TestHubAhead: the leaf's streams lose their end, which the hub has, and nothing on the leaf tells.
+func TestHubAhead(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 10 s")
+	}
+	s := newSite(t)
+	dir := t.TempDir()
+	g := s.start("g1", dir)
+	g.append(200, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.close()
+	old := filepath.Join(t.TempDir(), "jetstream")
+	s.check(os.CopyFS(old, os.DirFS(filepath.Join(dir, "jetstream"))))
+	g = s.start("g1", dir)
+	g.append(150, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.close()
+	s.check(os.RemoveAll(filepath.Join(dir, "jetstream")))
+	s.check(os.CopyFS(filepath.Join(dir, "jetstream"), os.DirFS(old)))
+	forgetReserve(t, dir)
+	g = s.start("g1", dir)
+	g.append(40, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.append(40, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+}
+
+// forgetReserve removes what tells a store how far its streams had come.
+func forgetReserve(t *testing.T, dir string) {
+	t.Helper()
+	removed := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasPrefix(d.Name(), "reserve") {
+			return err
+		}
+		removed++
+		return os.Remove(path)
+	})
+	if err != nil || removed == 0 {
+		t.Fatalf("no reserve file in %s: %v", dir, err)
+	}
+}
+
+// TestOlderCopyIsRefused: a store put back to a copy from before its newest epoch would give IDs away a second time.
+func TestOlderCopyIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
+	s := newSite(t)
+	dir, old := t.TempDir(), filepath.Join(t.TempDir(), "old")
+	g := s.start("g1", dir)
+	g.append(100, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.close()
+	s.check(os.CopyFS(old, os.DirFS(dir)))
+	g = s.start("g1", dir)
+	g.append(20, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	g.close()
+	g = s.start("g1", old)
+	for _, stream := range []string{"S", "M"} {
+		if p := g.reach(stream, Refused, patient); p.Remedy == "" {
+			t.Errorf("progress of %s = %+v, want a remedy", stream, p)
+		}
+	}
+}
+
+// TestWindow: no more than the window is under way while the hub says nothing.
+func TestWindow(t *testing.T) {
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(10, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	s.wire.Swallow(true)
+	g.append(3*window, "S", "M")
+	poll.Until(t, patient, func() bool { return g.underway("S") == window && g.underway("M") == window }, "a full window under way")
+	if n := g.underway("S"); n != window {
+		t.Errorf("%d records under way, want %d", n, window)
+	}
+	if p := g.progress("S"); g.leaf.Link().State == leaf.LinkUp && p.State != CatchingUp && p.State != Live {
+		t.Errorf("progress = %+v", p)
+	}
+	s.wire.Swallow(false)
+	s.wire.Reset()
+	s.await(patient, "FIELD", "g1_M")
+}
+
+// underway returns how many records the hub has been sent and has not acknowledged.
+func (g *gateway) underway(stream string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	st, err := g.js.Stream(ctx, stream)
+	if err != nil {
+		return -1
+	}
+	n := -1
+	for info := range st.ListConsumers(ctx).Info() {
+		if info.Config.AckPolicy == jetstream.AckFlowControlPolicy {
+			n = info.NumAckPending
+		}
+	}
+	return n
+}
+
+func TestProgressOffline(t *testing.T) {
+	s := newSite(t)
+	dir := t.TempDir()
+	g := s.start("g1", dir)
+	g.append(50, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 && g.progress("M").Waiting == 0 }, "nothing waits")
+	proven, _ := g.up.Forwarded("S")
+	s.wire.Cut()
+	g.unlinked()
+	before := time.Now()
+	g.append(70, "S", "M")
+	for range 2 {
+		for _, stream := range []string{"S", "M"} {
+			var p Progress
+			poll.Until(t, patient, func() bool { p = g.progress(stream); return p.Waiting >= 70 && !p.Oldest.IsZero() }, "70 wait: %+v", describe{g, stream})
+			if p.State != Down && p.State != Connecting || p.Proven < proven {
+				t.Errorf("progress of %s = %+v, want down, and proven %d", stream, p, proven)
+			}
+			if d := p.Oldest.Sub(before); d < -time.Second || d > 5*time.Second {
+				t.Errorf("progress of %s: oldest is %v, captured about %v", stream, p.Oldest, before)
+			}
+		}
+		g.close()
+		g = s.start("g1", dir)
+	}
+	if p, ok := g.up.Forwarded("S"); !ok || p != proven {
+		t.Errorf("Forwarded after a restart without hub = %d, %v, want %d", p, ok, proven)
+	}
+	s.check(s.wire.Restore())
+	s.await(patient, "FIELD", "g1_M")
+}
