@@ -116,47 +116,55 @@ func (l *lane) append(ctx context.Context, recs []storage.Record, batch []Readin
 	if len(recs) == 0 {
 		return 0, 0, nil
 	}
-	if err := l.number(recs, batch); err != nil {
-		return 0, 0, err
-	}
-	err = l.persist(ctx, recs)
+	n, err := l.try(ctx, recs, batch, l.seq+1)
 	switch {
 	case err == nil:
 		l.count(recs)
-		return len(recs), len(recs), nil
+		return n, n, nil
 	case !errors.Is(err, storage.ErrInvalid):
-		return len(recs), 0, err
+		return n, 0, err
 	case len(recs) == 1:
 		l.refuse(recs[0], err)
 		return 1, 1, nil
 	}
 	// One or more of the batch can never be stored. One by one, the good ones keep their order and the numbers have no hole.
 	for i := range recs {
-		var one []Reading
+		one, asked := recs[i:i+1], recs[i].Seq
+		var reading []Reading
 		if batch != nil {
-			one = batch[i : i+1]
+			reading = batch[i : i+1]
 		}
-		n, _, err := l.append(ctx, recs[i:i+1], one)
-		if err != nil {
+		n, err := l.try(ctx, one, reading, l.seq+1)
+		if errors.Is(err, storage.ErrInvalid) && asked != one[0].Seq {
+			// The store may have taken it with the whole batch: then it knows it by the number of that, and takes no lower one.
+			n, err = l.try(ctx, one, reading, asked)
+		}
+		switch {
+		case err == nil:
+			l.count(one)
+		case errors.Is(err, storage.ErrInvalid):
+			l.refuse(one[0], err)
+		default:
 			return i + n, i, err
 		}
 	}
 	return len(recs), len(recs), nil
 }
 
-// number gives recs the numbers that follow the last stored record.
-func (l *lane) number(recs []storage.Record, batch []Reading) error {
+// try numbers recs from first on, calls their notes, and stores them. It returns how many it handed to the store: all, or none
+// when a note failed.
+func (l *lane) try(ctx context.Context, recs []storage.Record, batch []Reading, first uint64) (int, error) {
 	for i := range recs {
-		recs[i].Seq = l.seq + 1 + uint64(i)
+		recs[i].Seq = first + uint64(i)
 		if batch == nil || batch[i].Note == nil {
 			continue
 		}
 		id := storage.ID{Leaf: l.store.Leaf(), Store: l.store.ID(), Source: l.name, Epoch: l.store.Epoch(), Seq: recs[i].Seq}
 		if err := batch[i].Note(id); err != nil {
-			return fmt.Errorf("note reading %s: %w", id, err)
+			return 0, fmt.Errorf("note reading %s: %w", id, err)
 		}
 	}
-	return nil
+	return len(recs), l.persist(ctx, recs)
 }
 
 // persist appends recs with the same numbers until the store takes them, says never, is closed, or ctx ends.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ type shelf struct {
 	mu      sync.Mutex // guards the fields below
 	recs    []storage.Record
 	answers []error                      // of the next calls of Append; nil entries and none left: stored
+	partial bool                         // the good ones of a batch with an invalid one are stored
 	lost    bool                         // a scripted error comes although the records were stored
 	check   func(r storage.Record) error // not nil: called for every record
 	calls   [][]uint64                   // sequence numbers of each call of Append
@@ -55,27 +57,40 @@ func (s *shelf) Append(ctx context.Context, recs ...storage.Record) error {
 	if s.check != nil && answer == nil {
 		for _, r := range recs {
 			if err := s.check(r); err != nil {
-				return err
+				answer = err
 			}
 		}
+		if answer != nil && !s.partial {
+			return answer
+		}
 	}
-	if answer == nil || s.lost {
+	if answer == nil || s.lost || s.partial {
 		for _, r := range recs {
-			s.keep(r)
+			if s.check == nil || s.check(r) == nil {
+				answer = errors.Join(answer, s.keep(r))
+			}
 		}
 	}
 	return answer
 }
 
-// keep stores a record unless its number is taken, as the real store does.
-func (s *shelf) keep(r storage.Record) {
+// keep stores a record unless it is stored already; as the real store, it takes no number below one that it has.
+func (s *shelf) keep(r storage.Record) error {
+	high := uint64(0)
 	for _, old := range s.recs {
-		if old.Source == r.Source && old.Seq == r.Seq {
-			return
+		if old.Source == r.Source {
+			high = max(high, old.Seq)
+			if old.Seq == r.Seq {
+				return nil
+			}
 		}
+	}
+	if r.Seq < high {
+		return fmt.Errorf("records up to %d are stored already: %w", high, storage.ErrInvalid)
 	}
 	r.Data = bytes.Clone(r.Data)
 	s.recs = append(s.recs, r)
+	return nil
 }
 
 // stored lists what one source has stored as "seq:data".
@@ -95,13 +110,13 @@ func (s *shelf) stored(source string) string {
 type script struct {
 	name string
 	run  func(ctx context.Context, deliver Deliver) error
-	runs int
+	runs atomic.Int64
 }
 
 func (s *script) Name() string { return s.name }
 
 func (s *script) Run(ctx context.Context, deliver Deliver) error {
-	s.runs++
+	s.runs.Add(1)
 	return s.run(ctx, deliver)
 }
 
@@ -164,7 +179,7 @@ func TestRunRestartsSource(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			src := &script{name: "gps"}
-			src.run = func(context.Context, Deliver) error { return tc.run(src.runs) }
+			src.run = func(context.Context, Deliver) error { return tc.run(int(src.runs.Load())) }
 			running(t, &shelf{}, func(r *Runner, log *bytes.Buffer) {
 				s := r.Status()[0]
 				if s.State.Kind != Waiting || !strings.Contains(s.State.Cause, tc.cause) || s.State.Remedy == "" || s.Panics != tc.panic {
@@ -173,11 +188,11 @@ func TestRunRestartsSource(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
 				// 0.5, 1, 2, 4, 8, 16 s, then 30 s, each up to a quarter less.
-				if n := src.runs; n < 24 || n > 34 {
+				if n := src.runs.Load(); n < 24 || n > 34 {
 					t.Errorf("%d runs in ten minutes, want 24 to 34", n)
 				}
-				if got := r.Status()[0].Restarts; got != uint64(src.runs-1) {
-					t.Errorf("Restarts = %d, want %d", got, src.runs-1)
+				if got := r.Status()[0].Restarts; got != uint64(src.runs.Load()-1) {
+					t.Errorf("Restarts = %d, want %d", got, src.runs.Load()-1)
 				}
 				if n := strings.Count(log.String(), "will be restarted"); n < 3 || n > 4 {
 					t.Errorf("%d log lines about restarts, want the first and every tenth", n)
@@ -190,7 +205,7 @@ func TestRunRestartsSource(t *testing.T) {
 func TestRunResetsBackoffAfterGoodRun(t *testing.T) {
 	src := &script{name: "gps"}
 	src.run = func(ctx context.Context, _ Deliver) error {
-		if src.runs < 8 {
+		if src.runs.Load() < 8 {
 			return errors.New("no device")
 		}
 		return errors.Join(pause(ctx, restartGood), errors.New("unplugged"))
@@ -198,13 +213,13 @@ func TestRunResetsBackoffAfterGoodRun(t *testing.T) {
 	running(t, &shelf{}, func(*Runner, *bytes.Buffer) {
 		time.Sleep(2 * time.Minute) // seven bad runs take at most 61.5 s, at least 46 s
 		synctest.Wait()
-		if src.runs != 8 && src.runs != 9 {
-			t.Fatalf("%d runs, want 8 or 9", src.runs)
+		if src.runs.Load() != 8 && src.runs.Load() != 9 {
+			t.Fatalf("%d runs, want 8 or 9", src.runs.Load())
 		}
-		before := src.runs
+		before := src.runs.Load()
 		time.Sleep(restartGood + 2*restartMin)
 		synctest.Wait()
-		if src.runs == before {
+		if src.runs.Load() == before {
 			t.Errorf("no restart within %s of a good run's end", 2*restartMin)
 		}
 	}, src)
@@ -273,7 +288,7 @@ func TestRunRefusesTwoOfOneName(t *testing.T) {
 	if err := r.Run(context.Background()); err == nil || !strings.Contains(err.Error(), `"gps"`) {
 		t.Errorf("Run() = %v, want an error that names gps", err)
 	}
-	if a.runs+b.runs != 0 {
+	if a.runs.Load()+b.runs.Load() != 0 {
 		t.Error("a source ran although the names are equal")
 	}
 }

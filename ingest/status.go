@@ -103,9 +103,9 @@ func (l *lane) addPending(n int) {
 	l.pending += uint64(n)
 }
 
-// count takes stored records off the lane and moves its numbers on.
+// count counts stored records and moves the numbers on.
 func (l *lane) count(recs []storage.Record) {
-	l.seq += uint64(len(recs))
+	l.seq = recs[len(recs)-1].Seq
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stored += uint64(len(recs))
@@ -127,7 +127,7 @@ func (l *lane) refuse(rec storage.Record, err error) {
 
 // block shows that the store takes nothing at present.
 func (l *lane) block(err error) {
-	cause, remedy := "the store fails: "+err.Error(), "look at the state of the store; readings are kept by the device until it works again"
+	cause, remedy := "the store fails: "+err.Error(), "look at the state of the store, it says what to do; readings wait, and go on by themselves"
 	if errors.Is(err, storage.ErrFull) {
 		cause, remedy = err.Error(), "make room: raise the stream's limits or the budget, bring the hub link up, or set when_full: drop-oldest"
 	}

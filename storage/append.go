@@ -112,7 +112,7 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 // fill makes the message of a record.
 func (it *item) fill(r *Record, src *source, id ID, stamp string, data []byte) {
 	it.source, it.seq = src, r.Seq
-	subject := DataSubject(id.Leaf, src.stream.name(), src.name)
+	subject := src.subject
 	if r.Tail != "" {
 		subject += "." + r.Tail
 	}
@@ -149,7 +149,7 @@ func (s *Store) check(r *Record) (*source, string) {
 		return nil, "its sequence is zero"
 	case int64(len(r.Data)) > src.stream.config.MaxMsgSize:
 		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config.MaxMsgSize)
-	case len(DataSubject(s.Leaf(), r.Stream, r.Source))+1+len(r.Tail) > maxSubject:
+	case len(src.subject)+1+len(r.Tail) > maxSubject:
 		return nil, fmt.Sprintf("its subject is longer than %d characters", maxSubject)
 	}
 	if reason := tailProblem(r.Tail); reason != "" {

@@ -31,6 +31,8 @@ type clock struct {
 	mark      string            // path of timesyncd's mark
 
 	mu     sync.Mutex
+	looked time.Time     // when moment asked last, by the monotonic clock
+	found  ClockState    // and what it was told
 	synced bool          // the clock was disciplined at some time since boot
 	offset time.Duration // wall minus time since boot, seen when it last was
 }
@@ -91,13 +93,28 @@ type moment struct {
 	state ClockState
 }
 
+// stateLasts is how long an answer of the system about the clock is good for stamping. It is asked with every call otherwise.
+const stateLasts = 50 * time.Millisecond
+
 func (c *clock) moment() moment {
-	state := c.state()
-	return moment{now: c.now(), boot: c.sinceBoot(), state: state}
+	m := moment{now: c.now(), boot: c.sinceBoot()}
+	c.mu.Lock()
+	fresh := !c.looked.IsZero() && m.now.Sub(c.looked) < stateLasts
+	m.state = c.found
+	c.mu.Unlock()
+	if !fresh {
+		m.state = c.state()
+		c.mu.Lock()
+		c.looked, c.found = m.now, m.state
+		c.mu.Unlock()
+	}
+	return m
 }
 
 // stamp returns what a record's time header says; see moment.stamp.
-func (c *clock) stamp(t time.Time) Stamp { return c.moment().stamp(t) }
+func (c *clock) stamp(t time.Time) Stamp {
+	return moment{now: c.now(), boot: c.sinceBoot(), state: c.state()}.stamp(t)
+}
 
 // stamp returns what a record's time header says. t is when the record was received, from time.Now with its monotonic part; zero means now.
 //

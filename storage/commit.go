@@ -13,6 +13,7 @@ type call struct {
 	items []item
 	needs []need     // what the keeper admitted; nil for records of our own
 	key   *source    // tells callers apart, see company; nil for records of our own
+	at    time.Time  // when it was queued
 	done  chan error // receives the outcome, once; buffered
 }
 
@@ -46,7 +47,10 @@ type committer struct {
 
 	mu       sync.Mutex // guards the fields below
 	queue    []*call
+	queued   int  // records in queue
+	waiting  bool // the publisher waits for company
 	busy     bool // a group is being published
+	syncing  bool // a window is being synced
 	window   []*call
 	records  int       // in window
 	since    time.Time // when the window could have been synced at the earliest
@@ -98,7 +102,7 @@ func (c *committer) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.aborted = true
 	left := append(c.queue, c.window...)
-	c.queue, c.window, c.records = nil, nil, 0
+	c.queue, c.window, c.queued, c.records = nil, nil, 0, 0
 	c.mu.Unlock()
 	for _, one := range left {
 		c.finish(one, ErrClosed)
@@ -133,10 +137,15 @@ func (c *committer) submit(ctx context.Context, one *call) error {
 		c.finish(one, ErrClosed)
 		return ErrClosed
 	}
+	one.at = c.store.now()
 	c.queue = append(c.queue, one)
+	c.queued += len(one.items)
 	c.company.arrive(one.key)
+	enough := !c.waiting || c.company.away == 0 || c.queued >= c.store.options.Commit.MaxRecords
 	c.mu.Unlock()
-	signal(c.wake)
+	if enough {
+		signal(c.wake)
+	}
 	select {
 	case err := <-one.done:
 		return err
@@ -152,6 +161,7 @@ func (c *committer) withdraw(one *call) {
 	at := slices.Index(c.queue, one)
 	if at >= 0 {
 		c.queue = slices.Delete(c.queue, at, at+1)
+		c.queued -= len(one.items)
 	}
 	c.mu.Unlock()
 	if at >= 0 {
@@ -160,31 +170,62 @@ func (c *committer) withdraw(one *call) {
 }
 
 // take waits for calls and returns up to max_records of their records; nil when the committer has stopped and nothing is left.
-func (c *committer) take() []*call {
-	limit := c.store.options.Commit.MaxRecords
+func (c *committer) take(timer *time.Timer) []*call {
 	for {
 		c.mu.Lock()
-		c.busy = false
-		if n := len(c.queue); n > 0 {
-			records, calls := 0, 0
-			for calls < n && (calls == 0 || records+len(c.queue[calls].items) <= limit) {
-				records += len(c.queue[calls].items)
-				calls++
+		c.busy, c.waiting = false, false
+		if len(c.queue) == 0 {
+			stopped := c.stopping
+			c.queue = nil
+			c.mu.Unlock()
+			if stopped {
+				return nil
 			}
-			group := c.queue[:calls:calls]
-			c.queue = c.queue[calls:]
-			c.busy = true
+			<-c.wake
+			continue
+		}
+		wait := c.gatherLocked()
+		if wait <= 0 {
+			group := c.takeLocked()
 			c.mu.Unlock()
 			return group
 		}
-		if c.stopping {
-			c.mu.Unlock()
-			return nil
-		}
-		c.queue = nil
+		c.waiting = true
 		c.mu.Unlock()
-		<-c.wake
+		timer.Reset(wait)
+		select {
+		case <-c.wake:
+		case <-timer.C:
+		}
 	}
+}
+
+// takeLocked takes a group off the queue. Needs mu.
+func (c *committer) takeLocked() []*call {
+	limit := c.store.options.Commit.MaxRecords
+	records, calls := 0, 0
+	for calls < len(c.queue) && (calls == 0 || records+len(c.queue[calls].items) <= limit) {
+		records += len(c.queue[calls].items)
+		calls++
+	}
+	group := c.queue[:calls:calls]
+	c.queue = c.queue[calls:]
+	c.queued -= records
+	c.busy = true
+	return group
+}
+
+// gatherLocked returns how long the publisher should wait for company before it publishes what is queued: not at all while something is on its way to
+// the disk already, because then the time is used for publishing. Needs mu.
+func (c *committer) gatherLocked() time.Duration {
+	if c.stopping || c.syncing || len(c.window) > 0 || c.queued >= c.store.options.Commit.MaxRecords {
+		return 0
+	}
+	now := c.store.now()
+	if c.company.expected(now) == 0 {
+		return 0
+	}
+	return c.company.delay - now.Sub(c.queue[0].at)
 }
 
 func (c *committer) publishLoop() {
@@ -192,8 +233,10 @@ func (c *committer) publishLoop() {
 		close(c.publisher)
 		signal(c.due) // after the close: the syncer looks for it
 	}()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for {
-		group := c.take()
+		group := c.take(timer)
 		if group == nil {
 			return
 		}
@@ -206,7 +249,6 @@ func (c *committer) publishLoop() {
 
 // hand gives a published group to the syncer, and their errors to those whose records were not stored.
 func (c *committer) hand(group []*call) {
-	now := c.store.now()
 	c.mu.Lock()
 	c.busy = false
 	for _, one := range group {
@@ -219,7 +261,7 @@ func (c *committer) hand(group []*call) {
 			continue
 		}
 		if len(c.window) == 0 {
-			c.since = now
+			c.since = one.at
 		}
 		c.window = append(c.window, one)
 		c.records += len(one.items)
@@ -241,6 +283,7 @@ func (c *committer) syncLoop() {
 		err := c.store.commit()
 		now := c.store.now()
 		c.mu.Lock()
+		c.syncing = false
 		if len(c.window) > 0 {
 			c.since = now
 		}
@@ -272,6 +315,7 @@ func (c *committer) nextWindow(spare []*call, timer *time.Timer) []*call {
 		if wait <= 0 {
 			window := c.window
 			c.window, c.records = spare, 0
+			c.syncing = true
 			c.mu.Unlock()
 			return window
 		}

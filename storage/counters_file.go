@@ -97,7 +97,7 @@ func (c *counters) giveUp(stream string, below Position) error {
 	if line.floor >= below && line.position+1 >= below {
 		return nil
 	}
-	return c.save()
+	return c.write(c.file.saveOne, true)
 }
 
 // recovered says what counting a stream anew at a start has found.
@@ -106,7 +106,7 @@ type recovered struct {
 	Lost    []GapRecord // records that were on flash and are not there: the caller stores these gap records, which counts them
 }
 
-// recover brings a stream's counters up to what the stream holds. To be called at a start, after a leap and before the first record. Records that
+// recover brings a stream's counters up to what the stream holds. To be called at a start, after a leap above position, and before the first record. Records that
 // had been given up and came back, because their removal was not on flash, are removed again. Next the caller stores the gap records of what is
 // lost, then calls save: in this order a crash in between loses no account and counts nothing twice.
 func (c *counters) recover(ctx context.Context, name string, stream held) (recovered, error) {

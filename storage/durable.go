@@ -226,6 +226,23 @@ func (f *stateFile) save(v any) error {
 	return nil
 }
 
+// saveOne is save for half the flushes: v is on flash in one copy on return, and in the other with the next syncfs.
+func (f *stateFile) saveOne(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("save %s: %w", f.path, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.generation++
+	f.body = body
+	if err := f.write(1-f.safe, true); err != nil {
+		return err
+	}
+	f.safe, f.pending = 1-f.safe, true
+	return f.write(1-f.safe, false)
+}
+
 // saveLazy puts v into the copy that is not known to be on flash, without a flush. The caller calls covered after the next syncfs.
 func (f *stateFile) saveLazy(v any) error {
 	body, err := json.Marshal(v)

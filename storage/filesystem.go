@@ -81,7 +81,7 @@ func fileSystemOf(dir string) (FileSystem, error) {
 	if err != nil {
 		return fsys, nil // without /proc the magic number has to do
 	}
-	defer table.Close() // read only
+	defer func() { _ = table.Close() }() // read only
 	dev := uint64(inode.Dev)
 	if typ, options, found := mountOf(table, unix.Major(dev), unix.Minor(dev)); found {
 		fsys.Type = typ

@@ -36,7 +36,7 @@ type bed struct {
 // newBed makes a directory for a store with the streams A and B and the sources a1, a2, a3 into A and b1 into B.
 func newBed(t testing.TB) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir()}
+	b := &bed{t: t, dir: t.TempDir(), max: 1 << 40} // what the streams reserve counts, not what is there
 	b.options = Options{
 		Leaf:    "leaf",
 		Dir:     b.dir,

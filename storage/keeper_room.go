@@ -131,11 +131,10 @@ func (k *keeper) droppable(s *keptStream) bool {
 
 // makeRoomOnDisk keeps the reserve on the disk free.
 func (k *keeper) makeRoomOnDisk(ctx context.Context, s *keptStream, n need) error {
-	tight, low, err := k.diskShort()
-	if err != nil || !tight {
+	if tight, _, err := k.diskShort(); err != nil || !tight {
 		return nil // who cannot look does not refuse: the server will say when the disk is full
 	}
-	err = k.purgeOthers(ctx, func() usage {
+	err := k.purgeOthers(ctx, func() usage {
 		free, _, err := k.free()
 		if err != nil {
 			return usage{}
@@ -145,7 +144,8 @@ func (k *keeper) makeRoomOnDisk(ctx context.Context, s *keptStream, n need) erro
 	if err != nil {
 		return err
 	}
-	if tight, low, err = k.diskShort(); err != nil || !tight {
+	tight, low, err := k.diskShort()
+	if err != nil || !tight {
 		return nil
 	}
 	if low {

@@ -3,8 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"os"
+	"sync"
 	"testing"
 	"time"
 )
@@ -152,67 +151,6 @@ func TestKeeperKeepsTheNewestRecord(t *testing.T) {
 	r.check()
 }
 
-// TestLimitsTogether is the table of which limits were tried with which others. Streams S and B get records of 1000 bytes: B first, then S.
-func TestLimitsTogether(t *testing.T) {
-	const unlimited, tightDisk, fullDisk = 1 << 40, 900 * kib, 100 * kib
-	cases := []struct {
-		name       string
-		s, b       limits
-		budget     int64
-		free       int64 // of a reserve of 1 MiB
-		putB, putS int
-		provenB    Position
-		provenS    Position // before the second half of S
-		refused    bool
-		dropS      bool // gap records in S
-		dropB      bool
-	}{
-		{name: "room everywhere", s: limits{MaxBytes: 1024 * kib}, b: limits{MaxBytes: 1024 * kib}, budget: 4096 * kib, free: unlimited, putB: 100, putS: 100},
-		{name: "max_bytes, drop", s: limits{MaxBytes: 64 * kib}, free: unlimited, putB: 10, putS: 100, dropS: true},
-		{name: "max_bytes, refuse", s: limits{MaxBytes: 64 * kib, Refuse: true}, free: unlimited, putS: 100, refused: true},
-		{name: "max_bytes, forwarded goes", s: limits{MaxBytes: 80 * kib, Refuse: true}, free: unlimited, putS: 100, provenS: 1040},
-		{name: "max_bytes reached before max_msgs", s: limits{MaxBytes: 64 * kib, MaxMsgs: 10000}, free: unlimited, putS: 100, dropS: true},
-		{name: "max_msgs reached before max_bytes", s: limits{MaxBytes: 1024 * kib, MaxMsgs: 40}, free: unlimited, putS: 100, dropS: true},
-		{name: "budget before max_bytes, the largest pays", s: limits{MaxBytes: 1024 * kib}, b: limits{MaxBytes: 1024 * kib}, budget: 256 * kib, free: unlimited, putB: 150, putS: 80, dropB: true},
-		{name: "budget, refusing stream takes from a dropping one", s: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 90, putS: 40, dropB: true},
-		{name: "budget, forwarded of the other goes first", s: limits{Refuse: true}, b: limits{KeepForwarded: time.Hour}, budget: 128 * kib, free: unlimited, putB: 90, provenB: 1089, putS: 80},
-		{name: "budget, all refuse", s: limits{Refuse: true}, b: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 60, putS: 80, refused: true},
-		{name: "budget used up by a refusing stream, own oldest go", b: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 60, putS: 100, dropS: true},
-		{name: "max_bytes of S is kept though the budget has room", s: limits{MaxBytes: 64 * kib}, budget: 1 << 30, free: unlimited, putB: 100, putS: 100, dropS: true},
-		{name: "disk short, gives up as much as it takes", free: tightDisk, putS: 100, dropS: true},
-		{name: "disk short, refuse", s: limits{Refuse: true}, free: tightDisk, putS: 100, refused: true},
-		{name: "disk short, forwarded goes but frees nothing", s: limits{KeepForwarded: time.Hour}, free: tightDisk, putS: 100, provenS: 1040, dropS: true},
-		{name: "disk full, drop policy does not help", free: fullDisk, putS: 100, refused: true},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			r := newKeeperRig(t, map[string]limits{"S": c.s, "B": c.b})
-			r.k.budget, r.k.reserve = c.budget, 1<<20
-			r.mustPut("B", "b", c.putB, 1000)
-			r.proven["B"] = c.provenB
-			r.mustPut("S", "a", c.putS/2, 1000)
-			r.proven["S"] = c.provenS
-			r.free = c.free
-			err := r.put("S", "a", c.putS-c.putS/2, 1000)
-			if c.refused != errors.Is(err, ErrFull) || (!c.refused && err != nil) {
-				t.Errorf("put: %v, want refused %v", err, c.refused)
-			}
-			_, gapsS := r.contents("S")
-			_, gapsB := r.contents("B")
-			if c.dropS != (len(gapsS) > 0) || c.dropB != (len(gapsB) > 0) {
-				t.Errorf("gap records: %d in S, %d in B, want S %v, B %v", len(gapsS), len(gapsB), c.dropS, c.dropB)
-			}
-			r.check()
-			for name, l := range r.limits {
-				v, err := r.k.byName[name].held.view(testContext(t))
-				if err != nil || (l.MaxBytes > 0 && int64(v.Bytes) > l.MaxBytes) || (l.MaxMsgs > 0 && int64(v.Messages) > l.MaxMsgs) {
-					t.Errorf("%s: %+v, %v is above its limits %+v", name, v, err, l)
-				}
-			}
-		})
-	}
-}
-
 // TestKeeperMergesGapRecords gives up so much that gap records are given up too.
 func TestKeeperMergesGapRecords(t *testing.T) {
 	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 64}})
@@ -283,6 +221,88 @@ func TestAdmitUnknownStream(t *testing.T) {
 	}
 }
 
+// TestKeeperRunsAhead lets the keeper work on its own: forwarded records go before the stream is full, unsent ones do not.
+func TestKeeperRunsAhead(t *testing.T) {
+	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 640, KeepForwarded: time.Hour}})
+	plain := r.k.streams[0].held.(*watchedStream).heldStream
+	r.k.streams[0].held = plain // the account is not for two goroutines
+	proven := Position(1200)
+	r.k.forwarded = func(string) (Position, bool) { return proven, true }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.k.run(ctx)
+	}()
+	r.mustPut("S", "a", 635, 20) // one epoch record, and less than the headroom is left
+	deadline := testContext(t)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		v, err := plain.view(deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Messages < 632 {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.Done():
+			t.Fatalf("the stream still holds %d records", v.Messages)
+		}
+	}
+	cancel()
+	<-ended
+	if held, gaps := r.contents("S"); len(gaps) != 0 || held[0].Position > proven+1 {
+		t.Errorf("the stream begins at %d with %d gap records, nothing unsent should have gone", held[0].Position, len(gaps))
+	}
+}
+
+// TestAdmitTogether lets many capture into a small stream at once.
+func TestAdmitTogether(t *testing.T) {
+	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 200}})
+	for _, s := range r.k.streams {
+		s.held = s.held.(*watchedStream).heldStream
+	}
+	var mu sync.Mutex // the rig's commits come one by one
+	gap := r.k.appendGap
+	r.k.appendGap = func(ctx context.Context, g GapRecord) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return gap(ctx, g)
+	}
+	var wg sync.WaitGroup
+	const callers, each = 8, 100
+	for range callers {
+		wg.Go(func() {
+			n := need{"S", 1, 200}
+			for range each {
+				if err := r.k.admit(testContext(t), n); err != nil {
+					t.Errorf("admit: %v", err)
+					return
+				}
+				mu.Lock()
+				err := r.store("S", "a", []byte("x"))
+				mu.Unlock()
+				r.k.done(err == nil, n)
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	held, _ := r.contents("S")
+	c := r.c.totals("S", 0)
+	if c.Stored != callers*each || c.Waiting != uint64(len(held)) || c.Forwarded != 0 || len(held) > 200 || len(held) < 150 {
+		t.Errorf("%d records held; counters %+v", len(held), c)
+	}
+	if in := r.k.streams[0].inFlight; in != (usage{}) {
+		t.Errorf("in flight at the end: %+v", in)
+	}
+}
+
 // TestGapRecordNotStored keeps everything when the gap record cannot be stored.
 func TestGapRecordNotStored(t *testing.T) {
 	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 20}})
@@ -299,78 +319,4 @@ func TestGapRecordNotStored(t *testing.T) {
 	r.k.appendGap = good
 	r.mustPut("S", "a", 1, 20)
 	r.check()
-}
-
-// TestCountersAddUp does random things to two streams, with kills and power cuts in between, and checks all counters against an account of its own.
-func TestCountersAddUp(t *testing.T) {
-	seeds := uint64(12)
-	if testing.Short() {
-		seeds = 3
-	}
-	for seed := range seeds {
-		rng := rand.New(rand.NewPCG(seed, 7))
-		r := newKeeperRig(t, map[string]limits{
-			"S": {MaxMsgs: 60, KeepForwarded: time.Duration(rng.IntN(3)) * time.Hour},
-			"R": {MaxBytes: 16 * kib, Refuse: true, KeepForwarded: time.Hour},
-		})
-		if rng.IntN(2) == 0 {
-			r.k.budget = 24 * kib
-		}
-		for range 120 {
-			name := []string{"S", "R"}[rng.IntN(2)]
-			switch rng.IntN(12) {
-			case 0, 1, 2: // the hub confirms some
-				if last := r.c.position(name); last > r.proven[name] {
-					r.proven[name] = max(r.proven[name], 999) + Position(rng.IntN(int(last-max(r.proven[name], 999))+1))
-				}
-			case 3:
-				if err := r.k.round(testContext(t), true); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-			case 4: // a leap
-				if _, err := r.srv.js.Publish(testContext(t), LeapSubject(name), nil); err != nil {
-					t.Fatal(err)
-				}
-			case 5:
-				r.now = r.now.Add(time.Duration(rng.IntN(120)) * time.Minute)
-			case 6:
-				if rng.IntN(3) == 0 { // killed; the page cache stays
-					r.start()
-				}
-			case 7:
-				if rng.IntN(3) == 0 {
-					r.cut(rng)
-					r.start()
-				}
-			default:
-				err := r.put(name, []string{"a", "b"}[rng.IntN(2)]+name, 1+rng.IntN(20), rng.IntN(300))
-				if err != nil && !errors.Is(err, ErrFull) {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-				r.now = r.now.Add(time.Duration(rng.IntN(8)) * time.Second)
-			}
-			r.check()
-			var stored uint64
-			for _, c := range r.c.sources() {
-				stored += c.Stored
-			}
-			if want := r.stored["S"] + r.stored["R"]; stored != want {
-				t.Fatalf("seed %d: the sources stored %d, want %d", seed, stored, want)
-			}
-		}
-		if r.dropped["S"] == 0 || r.forwarded["S"] == 0 || r.forwarded["R"] == 0 {
-			t.Logf("seed %d: dropped %v, forwarded %v", seed, r.dropped, r.forwarded)
-		}
-		r.srv.stop()
-	}
-}
-
-// cut leaves of the counters what a power cut may leave: a copy that no sync covered is there, or empty.
-func (r *keeperRig) cut(rng *rand.Rand) {
-	f := r.c.file
-	if f.pending && rng.IntN(2) == 0 {
-		if err := os.Truncate(f.copyPath(1-f.safe), 0); err != nil {
-			r.t.Fatal(err)
-		}
-	}
 }

@@ -27,7 +27,8 @@ type keeperRig struct {
 	clock  ClockState // of the keeper and of new records
 	proven map[string]Position
 	free   int64
-	calls  int // to the streams by the keeper
+	calls  int   // to the streams by the keeper
+	broken error // what purge returns instead of removing
 
 	// What must hold, kept apart from counters and census.
 	stored    map[string]uint64
@@ -232,6 +233,9 @@ func (w *watchedStream) next(ctx context.Context, from Position) (heldRecord, er
 
 func (w *watchedStream) purge(ctx context.Context, below Position) error {
 	w.rig.calls++
+	if w.rig.broken != nil {
+		return w.rig.broken
+	}
 	t := w.rig.t
 	held, gaps := w.rig.contents(w.name)
 	var dropped uint64

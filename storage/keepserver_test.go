@@ -58,7 +58,7 @@ func (s *keepServer) stream(name string, first uint64) jetstream.Stream {
 	s.t.Helper()
 	st, err := s.js.CreateOrUpdateStream(testContext(s.t), jetstream.StreamConfig{
 		Name: name, Subjects: []string{DataSubject("leaf", name, ">"), LeapSubject(name)}, Storage: jetstream.FileStorage,
-		Discard: jetstream.DiscardNew, AllowDirect: true, FirstSeq: first,
+		Discard: jetstream.DiscardNew, AllowDirect: true, FirstSeq: first, Duplicates: 100 * time.Millisecond,
 	})
 	if err != nil {
 		s.t.Fatal(err)

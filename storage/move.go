@@ -101,6 +101,11 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 	if err != nil {
 		return err
 	}
+	// The originals must be counted, on flash, before they are removed: the copies are taken for counted ones.
+	s.counters.moved(st.name(), m.Keep, m.To)
+	if err := errors.Join(s.recount(ctx, st), s.counters.save()); err != nil {
+		return err
+	}
 	if err := s.reserveAbove(st, m.To+Position(side.CachedInfo().State.Msgs)); err != nil {
 		return err
 	}
@@ -121,10 +126,7 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 		return err
 	}
 	s.counters.moved(st.name(), m.Keep, m.To)
-	if err := s.recount(ctx, st); err != nil {
-		return err
-	}
-	if err := s.counters.save(); err != nil {
+	if err := errors.Join(s.recount(ctx, st), s.counters.save()); err != nil {
 		return err
 	}
 	if err := s.dropSide(ctx, st); err != nil {

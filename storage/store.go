@@ -109,7 +109,7 @@ func Open(o Options) (*Store, error) {
 		s.byName[c.Name] = st
 	}
 	for name, stream := range o.Sources {
-		s.sources[name] = &source{name: name, stream: s.byName[stream]}
+		s.sources[name] = newSource(name, s.byName[stream])
 	}
 	if err := s.open(); err != nil {
 		s.release()

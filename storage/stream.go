@@ -9,9 +9,10 @@ import (
 
 // source is one configured input, or a writer of our own records (epoch, gap).
 type source struct {
-	name   string
-	stream *stream
-	moving bool // not a source, but records that are stored again by a move: they are counted by a recount
+	name    string
+	stream  *stream
+	subject string // of its records without a tail
+	moving  bool   // not a source, but records that are stored again by a move: they are counted by a recount
 
 	// The publisher's, under committer.gate.
 	stored  stored
@@ -98,9 +99,13 @@ func (st *stream) reached(last Position) {
 
 func newStream(s *Store, c StreamConfig) *stream {
 	st := &stream{store: s, config: c, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
-	st.epoch = &source{name: EpochSource, stream: st}
-	st.gap = &source{name: GapSource, stream: st}
+	st.epoch = newSource(EpochSource, st)
+	st.gap = newSource(GapSource, st)
 	return st
+}
+
+func newSource(name string, st *stream) *source {
+	return &source{name: name, stream: st, subject: DataSubject(st.store.Leaf(), st.name(), name)}
 }
 
 func (st *stream) name() string { return st.config.Name }

@@ -90,6 +90,9 @@ func (h heldStream) next(ctx context.Context, from Position) (heldRecord, error)
 	if err != nil {
 		return heldRecord{}, fmt.Errorf("read stream %s at %d: %w", h.name, from, err)
 	}
+	if Position(m.Sequence) < from { // a record that was stored again with the headers of a direct get brings the old place along
+		return heldRecord{}, fmt.Errorf("read stream %s at %d: the record there says it is at %d", h.name, from, m.Sequence)
+	}
 	return readHeld(Position(m.Sequence), m.Header, m.Data), nil
 }
 

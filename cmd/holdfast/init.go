@@ -78,7 +78,7 @@ func firstConfig(name, data, hub string, ports []serial.Port) string {
 		b.WriteString("\n")
 	}
 	for i, p := range ports {
-		fmt.Fprintf(&b, "  # %s\n  - name: serial%d\n    into: SENSORS\n    serial: {port: %s, baud: 9600}\n    frame: line\n", p.Description(), i+1, p.StableName())
+		fmt.Fprintf(&b, "  # %s\n  - name: serial%d\n    into: SENSORS\n    serial: {port: %s, baud: 9600}\n    frame: line\n", describe(p), i+1, stableName(p))
 	}
 	b.WriteString("  # - name: sensors\n  #   into: SENSORS\n  #   mqtt: {broker: \"tcp://127.0.0.1:1883\", topics: [\"sensors/#\"], qos: 1}\n")
 	return b.String()

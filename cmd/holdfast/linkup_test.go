@@ -81,6 +81,7 @@ func TestLinkUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	makeDir(t, filepath.Join(dir, "hub"))
 	h, err := hub.Start(hub.Options{Processes: true, Dir: filepath.Join(dir, "hub"), Accounts: plan.Config()})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/holdfast-edge/holdfast/ingest/serial"
@@ -34,7 +35,35 @@ func portsCommand(_ context.Context, args []string, std stdio) error {
 	tw := tabwriter.NewWriter(std.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "DEVICE\tUSE THIS NAME\tWHAT IT IS")
 	for _, p := range ports {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", p.Device, p.StableName(), p.Description())
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", p.Device, stableName(p), describe(p))
 	}
 	return tw.Flush()
+}
+
+// stableName is the name of a port to write into a configuration.
+func stableName(p serial.Port) string {
+	if len(p.Links) > 0 {
+		return p.Links[0]
+	}
+	return p.Device
+}
+
+// describe says what a port is.
+func describe(p serial.Port) string {
+	var words []string
+	for _, w := range []string{p.Name, p.Driver} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	if p.Vendor != "" {
+		words = append(words, "usb "+p.Vendor+":"+p.Product)
+	}
+	if p.Serial != "" {
+		words = append(words, "serial number "+p.Serial)
+	}
+	if len(words) == 0 {
+		return "serial port"
+	}
+	return strings.Join(words, ", ")
 }

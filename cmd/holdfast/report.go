@@ -51,9 +51,12 @@ func (r *reporter) streams() []status.Stream {
 		p := progress[s.Name]
 		st := status.Stream{
 			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full,
-			Stored: s.Stored, Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes, Dropped: s.Dropped,
-			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy,
-			Waiting: p.Waiting, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
+			Stored: s.Stored, Forwarded: s.Forwarded, Waiting: s.Waiting, Dropped: dropped(s.Dropped),
+			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes,
+			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
+		}
+		if st.Mode == forward.ModeNone {
+			st.State, st.Waiting = "local", 0 // nothing waits for a hub
 		}
 		if s.Err != nil {
 			st.Error = s.Err.Error()
@@ -76,6 +79,14 @@ func (r *reporter) sources() []status.Source {
 			Name: s.Name, Into: s.Stream, State: s.State.Kind.String(), Cause: s.State.Cause, Remedy: s.State.Remedy,
 			Since: s.State.Since, Last: s.Last, Stored: c.Stored, Received: c.Stored + c.Rejected, Rejected: s.Rejected,
 		})
+	}
+	return out
+}
+
+func dropped(by map[storage.GapReason]uint64) map[string]uint64 {
+	out := make(map[string]uint64, len(by))
+	for reason, n := range by {
+		out[string(reason)] = n
 	}
 	return out
 }

@@ -53,7 +53,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	}
 	runner := ingest.NewRunner(store, log, entries...)
 
-	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, MaxStore: cfg.Storage.Budget, Log: log})
+	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Log: log})
 	if err != nil {
 		return fmt.Errorf("start the embedded server: %w", err)
 	}
@@ -81,9 +81,13 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	captureCtx, stopCapture := context.WithCancel(ctx)
 	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
 	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
-	service.Go(func() { restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) }) })
+	service.Go(func() {
+		restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) })
+	})
 	service.Go(func() { restart(serviceCtx, log, "control socket", control.serve) })
-	service.Go(func() { restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) }) })
+	service.Go(func() {
+		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
+	})
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()

@@ -93,6 +93,7 @@ func (s *site) startHub(leaves ...string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	makeDir(s.t, filepath.Join(s.dir, "hub"))
 	if s.hub, err = hub.Start(hub.Options{Processes: true, Dir: filepath.Join(s.dir, "hub"), Accounts: plan.Config()}); err != nil {
 		s.t.Fatal(err)
 	}

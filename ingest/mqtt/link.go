@@ -16,6 +16,8 @@ import (
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 	"github.com/eclipse/paho.mqtt.golang/packets"
+
+	"github.com/holdfast-edge/holdfast/ingest"
 )
 
 // refusal is the answer to a subscription that the broker does not allow (MQTT 3.1.1 section 3.9.3).
@@ -111,7 +113,11 @@ func (s *Source) open(ctx context.Context) (*link, error) {
 		SetPingTimeout(s.timing.ping).
 		SetConnectTimeout(s.timing.connect).
 		SetWriteTimeout(s.timing.handover).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.receive(l, m) }).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+			if err := ingest.Guard(func() error { s.receive(l, m); return nil }); err != nil {
+				l.lose(err)
+			}
+		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { l.lose(err) })
 	l.client = paho.NewClient(o)
 	token := l.client.Connect()

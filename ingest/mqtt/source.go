@@ -120,11 +120,11 @@ func New(o Options) (*Source, error) {
 		faults = append(faults, fmt.Sprintf("mqtt.%s: %s: %s", key, problem, remedy))
 	})
 	if len(faults) > 0 {
-		return nil, fmt.Errorf("source %s: %s", o.Name, strings.Join(faults, "; "))
+		return nil, errors.New(strings.Join(faults, "; "))
 	}
 	addr, err := parseBroker(o.Config.Broker)
 	if err != nil {
-		return nil, fmt.Errorf("source %s: mqtt.broker: %w", o.Name, err)
+		return nil, fmt.Errorf("mqtt.broker: %w", err)
 	}
 	log := o.Log.With("source", o.Name)
 	s := &Source{
@@ -175,7 +175,7 @@ func (s *Source) Run(ctx context.Context, deliver ingest.Deliver) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	wg.Go(func() { cancel(s.work(ctx, deliver)) })
+	wg.Go(func() { cancel(ingest.Guard(func() error { return s.work(ctx, deliver) })) })
 	s.connect(ctx)
 	wg.Wait()
 	return context.Cause(ctx)

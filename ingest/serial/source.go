@@ -41,6 +41,7 @@ type Source struct {
 	log    *slog.Logger
 	open   func(Config) (device, error)
 
+	full  bool // the last message found no room; the reader's own
 	queue *queue
 	cond  *ingest.Condition
 	tally ingest.Tally
@@ -245,9 +246,14 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 		if f.Tag != nil {
 			r.Header = map[string]string{HeaderTag: string(f.Tag)}
 		}
-		if !s.queue.put(r) {
+		full := !s.queue.put(r)
+		if full {
 			s.tally.Reject(ReasonOverrun, f.Size)
 		}
+		if full && !s.full {
+			s.log.Warn("buffer is full, messages are rejected as overrun", "pending", s.queue.len(), "bytes", s.cfg.Buffer)
+		}
+		s.full = full
 	}
 	return good
 }

@@ -188,7 +188,7 @@ func (b *bench) talkMQTT(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		sensor := []string{"boiler/temp", "tank 2/level", "pump/flow.rate"}[n%3]
+		sensor := []string{"boiler/temp", "tank/level", "pump/flow.rate"}[n%3]
 		payload := fmt.Sprintf(`{"sensor":%q,"n":%d,"value":%.2f}`, sensor, n, 20+float64(n%97)/10)
 		// What is begun is finished: only an acknowledged reading counts.
 		if err := b.sensors.Publish(context.WithoutCancel(ctx), "site/"+sensor, 1, []string{payload}); err != nil {

@@ -1,0 +1,43 @@
+package configs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestLoadFleet(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       []string // a part of each fault, in order
+	}{
+		{"good", "leaves:\n  - {name: a, password: x, streams: [{name: S}, {name: M, mode: mirror}]}\n  - {name: b, nkey: UABC, streams: [{name: S, hub_stream: FIELD}]}\n", nil},
+		{"empty", "replicas: 3\n", []string{"leaves: is missing"}},
+		{"everything wrong", "replicas: 2\nacount: X\nleaves:\n  - {name: a.b}\n  - {name: c, password: x, nkey: U, streams: [{name: S, mode: both}]}\n  - {name: c, password: topsecret, streams: [{name: S}, {name: S}]}\n",
+			[]string{"replicas: is 2", "acount", "leaves[0].name", "leaves[0].password", "leaves[1].nkey", "mode", "leaves[2].name", "listed twice"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "fleet.yaml")
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, faults, err := LoadFleet(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := Format(faults)
+			if len(faults) != len(tt.want) {
+				t.Errorf("%d faults, want %d:\n%s", len(faults), len(tt.want), text)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(text, w) {
+					t.Errorf("no fault says %q:\n%s", w, text)
+				}
+			}
+			if strings.Contains(text, "topsecret") {
+				t.Errorf("a secret is shown:\n%s", text)
+			}
+		})
+	}
+}
