@@ -51,8 +51,11 @@ cross: ## release binaries for arm64, arm (v7) and amd64, with their sizes
 demo: build ## the whole thing on this machine: hub, leaf, devices, a link that is cut
 	$(BIN) demo
 
-bench: ## what a commit costs, beside the raw cost of the same bytes
+bench: build cross ## what a commit costs, beside the raw cost of the same bytes: the table goes to bench.md (root)
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 -p 1 -timeout 60m ./...
+	$(GO) test -run Report -count=1 -timeout 60m -v $(MAIN)/bench -report $(CURDIR)/bench.md -daemon $(CURDIR)/$(BIN) \
+	  -binaries $(CURDIR)/dist/holdfast-linux-arm64,$(CURDIR)/dist/holdfast-linux-armv7,$(CURDIR)/dist/holdfast-linux-amd64
+	@cat bench.md
 
 soak: test-deps fuzz ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
@@ -61,7 +64,7 @@ fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz
 
 powercut: test-deps ## CUTS power cuts with a hub attached
-	$(GO) test -count=1 -timeout 4h -v -run PowerCut $(MAIN) -cuts $(CUTS)
+	$(GO) test -count=1 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS)
 
 clean: ## remove what make made
-	rm -rf bin dist
+	rm -rf bin dist bench.md

@@ -4,34 +4,40 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+
+	"github.com/holdfast-edge/holdfast/forward/hub"
 )
 
-// Ways in which the hub takes a stream.
+// The ways a stream goes to the hub, as words of the configuration.
 const (
-	ModeSource = "source" // many leaves into one hub stream
-	ModeMirror = "mirror" // a hub stream of its own, with the leaf's sequence numbers
-	ModeNone   = "none"   // stays on the leaf
+	ModeSource = string(hub.Source) // many leaves into one hub stream
+	ModeMirror = string(hub.Mirror) // one hub stream of its own, with the same sequence numbers
+	ModeNone   = string(hub.None)   // it stays here
 )
 
-// Config is the forward section of a stream.
+// Config is the forward section of one stream.
 type Config struct {
-	Mode      string `yaml:"mode,scalar" enum:"source,mirror,none" doc:"how the hub takes the stream: as a source of a stream that many leaves share, as a mirror of its own, or not at all"`
-	HubStream string `yaml:"hub_stream" doc:"stream at the hub; empty: the name of the stream, for a mirror <leaf>_<stream>"`
+	Mode      string `yaml:"mode" enum:"source,mirror,none" doc:"how the hub takes the stream"`
+	HubStream string `yaml:"hub_stream" doc:"the hub's stream; empty: the stream's name for source, <leaf>_<stream> for mirror"`
 }
 
-// SetDefaults sets what the file may leave out.
+// SetDefaults fills in what an entry that says nothing means.
 func (c *Config) SetDefaults() { c.Mode = ModeSource }
 
-var hubStreamForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// Validate reports every fault of the section.
+// Validate reports impossible values. Key is relative to the section.
 func (c Config) Validate(fault func(key, problem, remedy string)) {
-	switch {
-	case c.HubStream == "":
-	case c.Mode == ModeNone:
-		fault("hub_stream", "is set although the stream is not forwarded", "remove it, or choose mode source or mirror")
-	case !hubStreamForm.MatchString(c.HubStream):
-		fault("hub_stream", fmt.Sprintf("%q is not the name of a stream", c.HubStream), "use 1 to 64 letters, digits, - and _")
+	switch c.Mode {
+	case ModeSource, ModeMirror, ModeNone:
+	default:
+		fault("mode", fmt.Sprintf("is %q", c.Mode), "choose source, mirror or none")
+	}
+	if c.HubStream != "" && !streamName.MatchString(c.HubStream) {
+		fault("hub_stream", fmt.Sprintf("is %q", c.HubStream), "use 1 to 64 letters, digits, - and _")
+	}
+	if c.HubStream != "" && c.Mode == ModeNone {
+		fault("hub_stream", "is given although nothing is forwarded", "leave it out, or choose another mode")
 	}
 }
 

@@ -173,6 +173,9 @@ func (s *Store) commit() error {
 		st.fresh = st.fresh[:0]
 		st.mu.Unlock()
 		st.covered = Position(st.published.Load())
+		if uint64(st.covered) != st.committed.Load() {
+			st.early.run()
+		}
 	}
 	s.writeCounters()
 	if err := s.sync(); err != nil {

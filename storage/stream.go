@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +84,7 @@ type stream struct {
 	published atomic.Uint64 // last, for others to read
 	committed atomic.Uint64 // newest sequence on flash
 	covered   Position      // of Store.commit
+	early     writeback     // of Store.commit
 
 	mu    sync.Mutex // guards the fields below
 	err   error      // why records are refused at the moment; nil when they are taken
@@ -96,7 +98,7 @@ func (st *stream) reached(last Position) {
 }
 
 func newStream(s *Store, c StreamConfig) *stream {
-	st := &stream{store: s, config: c}
+	st := &stream{store: s, config: c, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)
 	return st

@@ -72,7 +72,7 @@ func (d *device) load(image string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // read only
+	defer func() { _ = f.Close() }() // read only
 	if _, err := io.ReadFull(f, d.cache); err != nil {
 		return fmt.Errorf("read image %s: %w", image, err)
 	}

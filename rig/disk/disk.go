@@ -135,6 +135,9 @@ func launch(o Options) (*Disk, error) {
 // Dir returns the directory in which the disk's file system is mounted.
 func (d *Disk) Dir() string { return d.mount.Dir }
 
+// Mount returns the disk's file system as it is mounted. The disk closes it.
+func (d *Disk) Mount() *Mount { return d.mount }
+
 // Tune changes the disk's behaviour from now on.
 func (d *Disk) Tune(t Tuning) error {
 	_, err := d.ask(request{Op: opTune, Tuning: t})

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if code, ran := disk.Main(os.Args[1:]); ran {
+	if code, ran := disk.Main(os.Args); ran {
 		os.Exit(code)
 	}
 	if len(os.Args) == 3 && os.Args[1] == holdArg {
@@ -162,7 +162,7 @@ func TestCutWhileWriting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // a test's file on a disk that goes away
+	defer func() { _ = f.Close() }() // a test's file on a disk that goes away
 	want := ""
 	var sum disk.Survivors
 	for i := range 12 {
@@ -199,7 +199,7 @@ func writeBack(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // not meant to be durable
+	defer func() { _ = f.Close() }() // not meant to be durable
 	if _, err := f.WriteString(strings.Repeat("y", 256<<10)); err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func Open(image, dir string) (*Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("loop device for %s: %w", image, err)
 	}
-	defer loop.Close() // the mount holds the device from here on; without one it is let go at once
+	defer func() { _ = loop.Close() }() // the mount holds the device from here on; without one it is let go at once
 	if err := unix.Mount(loop.Name(), dir, "ext4", unix.MS_NOATIME, ""); err != nil {
 		return nil, fmt.Errorf("mount %s on %s: %w", image, dir, err)
 	}
@@ -119,12 +119,12 @@ func attachLoop(image string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer backing.Close() // the loop device holds its own reference
+	defer func() { _ = backing.Close() }() // the loop device holds its own reference
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer control.Close() // nothing was written
+	defer func() { _ = control.Close() }() // nothing was written
 	for range 100 {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {

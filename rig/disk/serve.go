@@ -40,17 +40,17 @@ type reply struct {
 	Survivors Survivors
 }
 
-// Main serves a disk when the arguments (without the program's name) say so, until its parent asks it to quit or is gone. Call it first in main or
-// TestMain and exit with code if ran is true: New starts the running program anew with such arguments.
+// Main serves a disk when os.Args say so, until its parent asks it to quit or is gone. Call it first in main or TestMain, and exit with code
+// when ran is true: New starts the running program anew with such arguments.
 func Main(args []string) (code int, ran bool) {
-	if len(args) != 2 || args[0] != childArg {
+	if len(args) != 3 || args[1] != childArg {
 		return 0, false
 	}
 	// An interrupt of the terminal goes to the parent, which unmounts in the right order.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 	// This process must not wait for writeback into the file system that it serves: see PR_SET_IO_FLUSHER in prctl(2). Helps where allowed.
 	_ = unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0)
-	if err := serve(args[1], os.Stdin, os.Stdout); err != nil {
+	if err := serve(args[2], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "rig disk:", err)
 		return 1, true
 	}

@@ -1,0 +1,180 @@
+package powercut
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-edge/holdfast/rig/poll"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// patience bounds every wait for something that a leaf or the hub does.
+const patience = 60 * time.Second
+
+// ack is an acknowledged record: its ID, and the number that its device gave it.
+type ack struct {
+	id     storage.ID
+	number uint64
+}
+
+// life is a leaf process as its parent sees it.
+type life struct {
+	t     *testing.T
+	leaf  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	ended chan struct{} // closed when everything that it said has been read and it has been waited for
+
+	mu      sync.Mutex // guards the fields below
+	epoch   string     // store id and epoch; empty until the store is open
+	acks    []ack
+	appends int             // calls of Append that were acknowledged
+	has     map[string]bool // IDs of the dump that is under way, or was the last one
+	dumps   int
+	stopped bool
+	faults  []string
+	stderr  bytes.Buffer
+}
+
+// startLife starts a leaf process in a mount namespace of its own.
+func startLife(t *testing.T, s spec) *life {
+	t.Helper()
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &life{t: t, leaf: s.Name, cmd: exec.Command(self, leafArg, string(text)), ended: make(chan struct{}), has: map[string]bool{}}
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	l.cmd.Stderr = lockedWriter{l}
+	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(l.ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			l.hear(lines.Text())
+		}
+		_ = l.cmd.Wait() // killed more often than not
+	}()
+	t.Cleanup(l.kill)
+	return l
+}
+
+// lockedWriter collects what a leaf logs.
+type lockedWriter struct{ l *life }
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	return w.l.stderr.Write(p)
+}
+
+// hear takes one line of a leaf.
+func (l *life) hear(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "ack":
+		var source, store string
+		var epoch, seq, number uint64
+		var n int
+		if _, err := fmt.Sscan(rest, &source, &store, &epoch, &seq, &number, &n); err != nil {
+			l.faults = append(l.faults, fmt.Sprintf("line %q: %v", line, err))
+			return
+		}
+		l.appends++
+		for i := range uint64(n) {
+			id := storage.ID{Leaf: l.leaf, Store: storage.StoreID(store), Source: source, Epoch: epoch, Seq: seq + i}
+			l.acks = append(l.acks, ack{id: id, number: number + i})
+		}
+	case "epoch":
+		l.epoch = rest
+	case "has":
+		l.has[rest] = true
+	case "dumped":
+		l.dumps++
+	case "stopped":
+		l.stopped = true
+	default:
+		l.faults = append(l.faults, line)
+	}
+}
+
+// kill ends the process at once and waits until everything that it said is read.
+func (l *life) kill() {
+	_ = l.cmd.Process.Kill() // it may have ended by itself
+	<-l.ended
+}
+
+// say gives the process an order.
+func (l *life) say(word string) {
+	l.t.Helper()
+	if word == "dump" {
+		l.mu.Lock()
+		clear(l.has)
+		l.mu.Unlock()
+	}
+	if _, err := io.WriteString(l.stdin, word+"\n"); err != nil {
+		l.t.Fatalf("order %q: %v\n%s", word, err, l.log())
+	}
+}
+
+// until waits for a condition on what the process said; cond is called with the lock held.
+func (l *life) until(what string, cond func() bool) {
+	l.t.Helper()
+	gone := false
+	ok := poll.Wait(l.t.Context(), patience, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		select {
+		case <-l.ended:
+			gone = true
+		default:
+		}
+		return gone || len(l.faults) > 0 || cond()
+	})
+	l.mu.Lock()
+	faults := slices.Clone(l.faults)
+	l.mu.Unlock()
+	if !ok || gone || len(faults) > 0 {
+		l.t.Fatalf("waiting for %s: leaf process gone: %v, faults: %q\n%s", what, gone, faults, l.log())
+	}
+}
+
+// acknowledged returns what has been acknowledged so far.
+func (l *life) acknowledged() []ack {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.acks)
+}
+
+// log returns the last lines that the process logged.
+func (l *life) log() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := l.stderr.Bytes()
+	return string(text[max(0, len(text)-8000):])
+}
