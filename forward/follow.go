@@ -107,7 +107,7 @@ func (w *follower) look(ctx context.Context) error {
 	f.mu.Lock()
 	f.progress.Rate = f.meter.update(w.acked, now)
 	f.mu.Unlock()
-	f.show(ctx, under+w.acked-min(w.proven, w.acked))
+	f.show(ctx, under+w.acked-min(w.proven, w.acked), under)
 	w.behind = under > catchingUp || (w.behind && under > 0)
 	switch {
 	case now.Sub(w.moved) >= stallAfter:
