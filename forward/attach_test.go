@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
@@ -28,6 +29,7 @@ func TestFirstRecordAfterOutage(t *testing.T) {
 			outages = append(outages, d)
 		}
 	}
+	leak.Check(t)
 	s := newSite(t)
 	if text := os.Getenv("HOLDFAST_DELAY"); text != "" {
 		d, err := time.ParseDuration(text)

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/storage"
 )
@@ -39,6 +40,7 @@ func (g *gateway) pour(batch int, every time.Duration) (stop func()) {
 // TestBackBeforeTheHubNoticed: the connection is reset again and again while records flow, and the leaf is back within a second or two.
 // The hub has no reason to attach anew, and what it counts of the old consumer must not be mixed up with the new one's.
 func TestBackBeforeTheHubNoticed(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 10 s")
 	}
@@ -65,6 +67,7 @@ func TestBackBeforeTheHubNoticed(t *testing.T) {
 }
 
 func TestFlappingLink(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 15 s")
 	}
@@ -79,6 +82,7 @@ func TestFlappingLink(t *testing.T) {
 }
 
 func TestHubNodeKilled(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}
@@ -102,6 +106,7 @@ func TestHubNodeKilled(t *testing.T) {
 // TestHubStreamMadeAnew: the hub's streams are deleted and made again, once while the link is up and once while it is down. Everything
 // that the leaf still keeps comes again.
 func TestHubStreamMadeAnew(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 15 s")
 	}
@@ -111,6 +116,7 @@ func TestHubStreamMadeAnew(t *testing.T) {
 			name = "link up"
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t)
 			g := s.start("g1", t.TempDir())
 			g.append(300, "S", "M")
@@ -135,6 +141,7 @@ func TestHubStreamMadeAnew(t *testing.T) {
 
 // TestHubLostWhatIsNotKept: what neither side has any more is told by a gap record, once.
 func TestHubLostWhatIsNotKept(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}
@@ -178,6 +185,7 @@ func TestHubLostWhatIsNotKept(t *testing.T) {
 
 // TestWipedLeaf: a store without a past takes over the name, and everything captured from then on arrives. A mirror cannot go on.
 func TestWipedLeaf(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 10 s")
 	}
@@ -204,6 +212,7 @@ func TestWipedLeaf(t *testing.T) {
 }
 
 func TestTwoLeavesInOneStream(t *testing.T) {
+	leak.Check(t)
 	s := newSite(t, "g1", "g2")
 	a, b := s.start("g1", t.TempDir()), s.start("g2", t.TempDir(), s.hub.LeafAddr(1))
 	for range 5 {
@@ -216,12 +225,14 @@ func TestTwoLeavesInOneStream(t *testing.T) {
 // TestSameNameTwice: a second gateway of the same name never mixes its records in, whether it takes turns with the first at one node
 // of the hub or is connected to another node. The first one's all arrive.
 func TestSameNameTwice(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}
 	for _, node := range []int{0, 1} {
 		name := []string{"same node", "other node"}[node]
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t)
 			a := s.start("g1", t.TempDir())
 			a.append(200, "S", "M")
@@ -259,6 +270,7 @@ func (g *gateway) leafOnly(d time.Duration) {
 
 // TestHubAhead: the leaf's streams lose their end, which the hub has, and nothing on the leaf tells.
 func TestHubAhead(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 10 s")
 	}
@@ -302,6 +314,7 @@ func forgetReserve(t *testing.T, dir string) {
 
 // TestOlderCopyIsRefused: a store put back to a copy from before its newest epoch would give IDs away a second time.
 func TestOlderCopyIsRefused(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 5 s")
 	}
@@ -326,6 +339,7 @@ func TestOlderCopyIsRefused(t *testing.T) {
 
 // TestWindow: no more than the window is under way while the hub says nothing.
 func TestWindow(t *testing.T) {
+	leak.Check(t)
 	if testing.Short() {
 		t.Skip("takes 5 s")
 	}
@@ -365,6 +379,7 @@ func (g *gateway) underway(stream string) int {
 }
 
 func TestProgressOffline(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 5 s")
 	}

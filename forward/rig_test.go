@@ -17,7 +17,6 @@ import (
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/rig/hub"
-	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/rig/wire"
 	"github.com/holdfast-edge/holdfast/storage"
@@ -51,7 +50,6 @@ type site struct {
 // newSite starts a hub for some leaves, "g1" if none are named.
 func newSite(t *testing.T, leaves ...string) *site {
 	t.Helper()
-	leak.Check(t)
 	if len(leaves) == 0 {
 		leaves = []string{"g1"}
 	}

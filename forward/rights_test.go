@@ -13,6 +13,7 @@ import (
 
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/rig/port"
 )
@@ -20,6 +21,7 @@ import (
 // TestLeafCanDoNoMore: with the planned permissions everything arrives, and whoever holds a leaf's credentials can neither read nor
 // change anything else at the hub, nor can the hub do more to the leaf than attach and acknowledge.
 func TestLeafCanDoNoMore(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for what must not come")
 	}
@@ -139,6 +141,7 @@ func drain(sub *nats.Subscription) func(yield func(*nats.Msg) bool) {
 
 // TestOldHubIsRefused: a hub below the API level of nats-server 2.15 is sent nothing, and the state says what it is.
 func TestOldHubIsRefused(t *testing.T) {
+	leak.Check(t)
 	plan, err := fleet.New(fleet.Spec{Leaves: []fleet.Leaf{{Name: "g1", Password: password, Streams: []fleet.Stream{{Name: "S"}}}}})
 	if err != nil {
 		t.Fatal(err)
