@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/rig/poll"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 // pour captures batches into both streams until the returned function is called.
@@ -70,7 +71,7 @@ func TestFlappingLink(t *testing.T) {
 	s := newSite(t)
 	g := s.start("g1", t.TempDir())
 	stop := g.pour(20, 20*time.Millisecond)
-	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 7*time.Second)
 	defer cancel()
 	s.check(s.wire.Flap(ctx, 1700*time.Millisecond, 700*time.Millisecond))
 	stop()
@@ -132,6 +133,49 @@ func TestHubStreamMadeAnew(t *testing.T) {
 	}
 }
 
+// TestHubLostWhatIsNotKept: what neither side has any more is told by a gap record, once.
+func TestHubLostWhatIsNotKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(200, "S")
+	s.await(patient, "FIELD")
+	poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 }, "all proven")
+	proven, _ := g.up.Forwarded("S")
+	s.wire.Cut()
+	g.unlinked()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	local, err := g.js.Stream(ctx, "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.check(local.Purge(ctx, jetstream.WithPurgeSequence(uint64(proven-49)))) // 50 stay
+	s.check(s.js.DeleteStream(ctx, "FIELD"))
+	s.apply()
+	s.check(s.wire.Restore())
+	var gap *jetstream.RawStreamMsg
+	poll.Until(t, patient, func() bool {
+		gap, err = local.GetLastMsgForSubject(ctx, "data.g1.S._gap")
+		return err == nil
+	}, "a gap record: %v", &err)
+	rec, err := storage.ParseGap(gap.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec.Reason != storage.GapNotKept || rec.Last != proven-50 || rec.Count < 149 || rec.Count > 151 {
+		t.Errorf("gap record = %+v, want about 150 records up to %d that were not kept", rec, proven-50)
+	}
+	s.want["FIELD"] = g.local("S")
+	s.await(patient, "FIELD")
+	s.wire.Reset()
+	g.unlinked()
+	g.append(10, "S")
+	s.await(patient, "FIELD") // without a second gap record
+}
+
 // TestWipedLeaf: a store without a past takes over the name, and everything captured from then on arrives. A mirror cannot go on.
 func TestWipedLeaf(t *testing.T) {
 	if testing.Short() {
@@ -190,7 +234,7 @@ func TestSameNameTwice(t *testing.T) {
 			if p.Cause == "" || p.Remedy == "" {
 				t.Errorf("progress of the second gateway = %+v, want a cause and a remedy", p)
 			}
-			b.leafOnly(3 * time.Second)
+			b.leafOnly(1500 * time.Millisecond)
 			stop()
 			b.close()
 			s.await(patient, "FIELD", "g1_M")
@@ -282,6 +326,9 @@ func TestOlderCopyIsRefused(t *testing.T) {
 
 // TestWindow: no more than the window is under way while the hub says nothing.
 func TestWindow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
 	s := newSite(t)
 	g := s.start("g1", t.TempDir())
 	g.append(10, "S", "M")
@@ -318,6 +365,9 @@ func (g *gateway) underway(stream string) int {
 }
 
 func TestProgressOffline(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
 	s := newSite(t)
 	dir := t.TempDir()
 	g := s.start("g1", dir)

@@ -207,14 +207,14 @@ func (f *feed) observe(ctx context.Context) {
 		return // the local server is being restarted, or ctx has ended
 	}
 	f.counting = proven + 1
-	f.show(ctx, c.CachedInfo().NumPending)
+	f.show(ctx, c.CachedInfo().NumPending, c.CachedInfo().NumPending, 0)
 }
 
-// show notes how many records wait, and looks up how old the oldest of them is.
-func (f *feed) show(ctx context.Context, waiting uint64) {
+// show notes how many records wait, how many of them are pending and of these on the way, and looks up how old the oldest of them is.
+func (f *feed) show(ctx context.Context, waiting, pending, sent uint64) {
 	f.mu.Lock()
 	f.observed = time.Now()
-	f.progress.Waiting = waiting
+	f.progress.Waiting, f.progress.Pending, f.progress.Sent = waiting, min(pending, waiting), min(sent, pending, waiting)
 	f.progress.ETA = eta(waiting, f.progress.Rate)
 	proven := f.progress.Proven
 	known := f.oldestOf == proven && !f.progress.Oldest.IsZero()

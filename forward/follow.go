@@ -13,9 +13,11 @@ import (
 
 const (
 	followInterval = 500 * time.Millisecond
-	proofFirst     = time.Second      // between reads of the hub's newest record, growing to proofLast while all is well
-	proofBehind    = 2 * time.Second  // while older records wait
-	proofLast      = 10 * time.Second // each read costs one small record of traffic
+	proofFirst     = time.Second     // between reads of the hub's newest record, growing to proofLast while all is well
+	proofBehind    = 2 * time.Second // while older records wait
+	proofLast      = 10 * time.Second
+	proofRate      = 50               // bytes per second that reads may cost in the long run: each brings a whole record
+	proofRarest    = 5 * time.Minute  // however large the records are
 	stallAfter     = 30 * time.Second // without an acknowledgement while records wait
 	catchingUp     = 2 * window       // more than this wait: older records, not what is under way
 )
@@ -34,7 +36,8 @@ type follower struct {
 	reading bool
 	read    time.Time // last read began
 	pause   time.Duration
-	doubts  int // reads in a row that showed less than is proven
+	cost    time.Duration // what the size of the last one asks for
+	doubts  int           // reads in a row that showed less than is proven
 }
 
 // proof is what a read of the hub's newest record showed, with the floor at the time it was asked for.
@@ -107,7 +110,7 @@ func (w *follower) look(ctx context.Context) error {
 	f.mu.Lock()
 	f.progress.Rate = f.meter.update(w.acked, now)
 	f.mu.Unlock()
-	f.show(ctx, under+w.acked-min(w.proven, w.acked))
+	f.show(ctx, under+w.acked-min(w.proven, w.acked), under, uint64(info.NumAckPending))
 	w.behind = under > catchingUp || (w.behind && under > 0)
 	switch {
 	case now.Sub(w.moved) >= stallAfter:
@@ -127,6 +130,9 @@ func (w *follower) prove(ctx context.Context, now time.Time) {
 	pause := w.pause
 	if w.behind {
 		pause = proofBehind
+	}
+	if w.cost > proofLast {
+		pause = max(pause, w.cost)
 	}
 	proven, _ := w.feed.forwarded()
 	if w.reading || storage.Position(w.floor.Stream) <= proven || w.proven >= w.acked || now.Sub(w.read) < pause {
@@ -162,6 +168,7 @@ func (w *follower) judge(ctx context.Context, p proof) error {
 	}
 	w.doubts = 0
 	w.pause = min(proofLast, 2*w.pause)
+	w.cost = min(proofRarest, time.Duration(p.newest.size)*time.Second/proofRate)
 	if at := min(p.floor, p.newest.pos); at > proven {
 		f.prove(at, p.newest.id.Store == f.up.store.ID())
 	}

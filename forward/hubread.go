@@ -30,6 +30,7 @@ type newest struct {
 	found bool
 	pos   storage.Position // sequence in our stream
 	id    storage.ID
+	size  int // bytes of the answer
 }
 
 // errHubStream means that nobody answers for the hub stream.
@@ -64,6 +65,7 @@ func (f *feed) read(ctx context.Context) (newest, error) {
 			remedy: "find out who publishes to " + f.filter + " on the hub, and remove that record", retry: refusedRetry,
 		}
 	}
+	n.size = m.Size()
 	return n, nil
 }
 

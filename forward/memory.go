@@ -95,11 +95,7 @@ func (m *memory) save(now bool) error {
 	if err != nil {
 		return fmt.Errorf("save progress: %w", err)
 	}
-	temp := m.path + ".new"
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
-		return fmt.Errorf("save progress: %w", err)
-	}
-	if err := os.Rename(temp, m.path); err != nil {
+	if err := storage.WriteFile(m.path, b, false); err != nil { // a power cut may cost it: the hub tells anew
 		return fmt.Errorf("save progress: %w", err)
 	}
 	m.dirty, m.saved = false, time.Now()

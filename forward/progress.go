@@ -47,6 +47,8 @@ type Progress struct {
 	Proven    storage.Position // the hub has proven to hold everything up to here; 0: nothing, or unknown
 	ProvenAt  time.Time        // when it did; zero: never
 	Waiting   uint64           // records that the hub has not proven to hold
+	Pending   uint64           // of those, the records that no quorum of the hub has acknowledged; the others only await the proof that is read now and then
+	Sent      uint64           // of those, the records that are on the way to the hub; it acknowledges them in bulk, at the latest when the stream falls silent for a second
 	Oldest    time.Time        // when the oldest of them was captured, by the clock of then; zero: none waits, or unknown
 	Rate      float64          // records per second that the hub takes, over the last 10 s or so
 	ETA       time.Duration    // until nothing waits at this Rate; 0: nothing waits, or unknown
@@ -87,5 +89,9 @@ func eta(waiting uint64, rate float64) time.Duration {
 	if waiting == 0 || rate < 0.01 {
 		return 0
 	}
-	return min(longest, time.Duration(float64(waiting)/rate*float64(time.Second)).Round(time.Second)+time.Second)
+	seconds := float64(waiting) / rate
+	if seconds >= longest.Seconds() {
+		return longest
+	}
+	return time.Duration(seconds+1) * time.Second
 }

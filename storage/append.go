@@ -39,6 +39,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 //   - ErrFull, ErrUnavailable: retry later with the same records. ErrFailing: nothing will be stored until the process starts anew.
 //   - ErrClosed: Close was called. ctx.Err(): the caller gave up; the records may or may not be stored.
 //   - A group of calls succeeds or fails call by call: nobody suffers from another's record.
+//   - A call that is more than an eighth of its stream is stored in several parts, one after the other.
 //
 // It blocks until Attach has finished, and while a stream moves (Leap). Concurrent calls share one flush; Config.Commit says how: a window of
 // records is synced as soon as the sync before has ended and it holds max_records, or nobody is expected who was answered less than max_delay
@@ -64,10 +65,34 @@ func (s *Store) Append(ctx context.Context, recs ...Record) error {
 	if err != nil {
 		return err
 	}
-	if err := s.admit(ctx, c); err != nil {
-		return err
+	for first := 0; first < len(c.items); {
+		part := &call{items: c.items[first:], first: first, key: c.key, done: make(chan error, 1)}
+		part.items = part.items[:portion(part.items)]
+		first += len(part.items)
+		if err := s.admit(ctx, part); err != nil {
+			return err
+		}
+		if err := s.committer.submit(ctx, part); err != nil {
+			return err
+		}
 	}
-	return s.committer.submit(ctx, c)
+	return nil
+}
+
+// portion returns how many of the records go together: all, unless they are more than an eighth of what their stream may hold. A stream would never
+// have room for a call that is larger than itself.
+func portion(items []item) int {
+	const share = 8
+	var bytes, records int64
+	for i := range items {
+		c := &items[i].source.stream.config
+		bytes += int64(items[i].size)
+		records++
+		if i > 0 && (bytes > c.MaxBytes/share || c.MaxMsgs > 0 && records > max(1, c.MaxMsgs/share)) {
+			return i
+		}
+	}
+	return len(items)
 }
 
 // item is one record on its way into its stream.
@@ -82,7 +107,7 @@ type item struct {
 
 // prepare checks the records and turns them into messages, with copies of their data: a caller may give up at any time.
 func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
-	c := &call{items: make([]item, len(recs)), done: make(chan error, 1)}
+	c := &call{items: make([]item, len(recs))}
 	total := 0
 	for i := range recs {
 		total += len(recs[i].Data)

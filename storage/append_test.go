@@ -218,6 +218,60 @@ func TestGroupsLargerThanTheServersQueue(t *testing.T) {
 	}
 }
 
+// TestCallLargerThanItsStream appends more in one call than the stream may hold.
+func TestCallLargerThanItsStream(t *testing.T) {
+	cases := []struct {
+		name   string
+		config StreamConfig
+	}{
+		{"bytes", StreamConfig{Name: "A", MaxBytes: 1 << 20}},
+		{"records", StreamConfig{Name: "A", MaxMsgs: 300}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBed(t)
+			b.options.Streams[0] = c.config
+			s := b.start()
+			recs := make([]Record, 1000)
+			for i := range recs {
+				recs[i] = b.record("a1", uint64(i+1))
+				recs[i].Data = make([]byte, 2000)
+			}
+			if err := s.Append(b.ctx(), recs...); err != nil {
+				t.Fatal(err)
+			}
+			st := s.Streams()[0]
+			left := uint64(len(b.captured("A")))
+			if st.Stored != 1000 || st.Waiting != left || st.Dropped[GapDropOldest] != 1000-left || left < 100 {
+				t.Errorf("counted %+v with %d left, want 1000 stored and the oldest dropped", st.StreamCounters, left)
+			}
+		})
+	}
+}
+
+// TestLargeRecords appends more bytes in one call than are published between two acknowledgements.
+func TestLargeRecords(t *testing.T) {
+	b := newBed(t)
+	b.options.Streams[0].MaxMsgSize = 1 << 20
+	s := b.start()
+	recs := make([]Record, 40)
+	for i := range recs {
+		recs[i] = b.record("a1", uint64(i+1))
+		recs[i].Data = make([]byte, 900_000)
+	}
+	if err := s.Append(b.ctx(), recs...); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Streams()[0]; st.Stored != 40 || st.Bytes < 36_000_000 {
+		t.Errorf("Streams: %+v, want 40 large records", st)
+	}
+	recs[0].Seq, recs[0].Data = 41, make([]byte, 1<<20)
+	var invalid *InvalidError
+	if err := s.Append(b.ctx(), recs[0]); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "max_payload") {
+		t.Errorf("Append of a record at the server's max_payload: %v, want an InvalidError that names it", err)
+	}
+}
+
 func TestProbe(t *testing.T) {
 	b := newBed(t)
 	s := b.open()

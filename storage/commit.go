@@ -11,6 +11,7 @@ import (
 // call is one Append on its way.
 type call struct {
 	items []item
+	first int        // which record of the caller's the first item is
 	needs []need     // what the keeper admitted; nil for records of our own
 	key   *source    // tells callers apart, see company; nil for records of our own
 	at    time.Time  // when it was queued
@@ -25,7 +26,7 @@ func (c *call) outcome() error {
 			continue
 		}
 		if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
-			invalid.Index = i
+			invalid.Index = c.first + i
 		}
 		return err
 	}

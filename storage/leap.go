@@ -23,7 +23,7 @@ func (s *Store) leapAtStart(ctx context.Context, st *stream) error {
 		return err
 	}
 	r := s.reserve.of(st.name())
-	damaged := st.last < r.Last
+	damaged := !s.unclean && st.last < r.Last
 	if damaged {
 		s.log.Error("stream lost records that were on flash", "stream", st.name(), "seq", r.Last, "have", st.last)
 	}

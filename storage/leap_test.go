@@ -255,6 +255,57 @@ func TestMetadataDamaged(t *testing.T) {
 	}
 }
 
+// TestReserveThatCannotBeWritten fails to write a reserve. No sync may vouch for it.
+func TestReserveThatCannotBeWritten(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "store")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r, err := openReserve(home, newBed(t).quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ahead("A", 110, 100); err != nil {
+		t.Fatal(err)
+	}
+	if have := r.of("A").Reserve; have != 0 {
+		t.Errorf("the reserve is %d before any sync", have)
+	}
+	if err := r.covered(r.mark()); err != nil {
+		t.Fatal(err)
+	}
+	want := Position(100 + reserveChunk)
+	if have := r.of("A").Reserve; have != want {
+		t.Errorf("the reserve is %d after the sync, want %d", have, want)
+	}
+	if err := os.RemoveAll(home); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ahead("A", 100+reserveChunk, 90+reserveChunk); err == nil {
+		t.Fatal("writing into a directory that is gone succeeded")
+	}
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mark := r.mark()
+	if err := r.covered(mark); err != nil {
+		t.Fatal(err)
+	}
+	if have := r.of("A").Reserve; have != want {
+		t.Errorf("the reserve is %d although it was not written, want %d", have, want)
+	}
+	// A write after the sync began is not vouched for by it.
+	if _, err := r.ahead("A", 100+reserveChunk, 90+reserveChunk); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.covered(mark); err != nil {
+		t.Fatal(err)
+	}
+	if have := r.of("A").Reserve; have != want {
+		t.Errorf("the reserve is %d by a sync that began before it was written, want %d", have, want)
+	}
+}
+
 // TestFirstSequence looks where new streams begin.
 func TestFirstSequence(t *testing.T) {
 	cases := []struct {

@@ -228,6 +228,39 @@ func TestFullInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestFullBetweenFlights refuses a large record in the first of two runs of one call, while there is room for the small ones of the second.
+func TestFullBetweenFlights(t *testing.T) {
+	b := newBed(t)
+	s := b.start()
+	recs := make([]Record, maxGroupRecords+100)
+	for i := range recs {
+		recs[i] = b.record("a1", uint64(i+1))
+	}
+	recs[maxGroupRecords-10].Data = make([]byte, 60_000)
+	room := int64(30_000)
+	for _, it := range b.call(recs...).items {
+		if room += int64(it.size); it.seq == maxGroupRecords-10 {
+			break
+		}
+	}
+	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxBytes = room })
+	if err := s.Append(b.ctx(), recs...); !errors.Is(err, ErrFull) {
+		t.Fatalf("Append: %v, want ErrFull", err)
+	}
+	if got := b.captured("A"); got[len(got)-1].Seq != maxGroupRecords-10 {
+		t.Fatalf("the last record stored is %d, want %d, before the large one", got[len(got)-1].Seq, maxGroupRecords-10)
+	}
+	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 })
+	if err := s.Append(b.ctx(), recs...); err != nil {
+		t.Fatal(err)
+	}
+	for i, k := range b.captured("A") {
+		if k.Seq != uint64(i+1) {
+			t.Fatalf("record %d is %v", i+1, k.ID)
+		}
+	}
+}
+
 // call makes a call as Append does.
 func (b *bed) call(recs ...Record) *call {
 	b.t.Helper()
@@ -235,6 +268,7 @@ func (b *bed) call(recs ...Record) *call {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	c.done = make(chan error, 1)
 	if err := b.s.admit(b.ctx(), c); err != nil {
 		b.t.Fatal(err)
 	}

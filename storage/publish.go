@@ -50,6 +50,9 @@ func (s *Store) publish(group []*call) {
 	}
 }
 
+// maxFlightBytes bounds what is published between two acknowledgements: the server queues 128 MB per stream and drops the rest.
+const maxFlightBytes = 4 << 20
+
 // flight is a run of records that was published.
 type flight struct {
 	batch  []*item
@@ -70,14 +73,15 @@ func (s *Store) send(st *stream) flight {
 		}
 	}
 	batch := make([]*item, 0, min(len(st.run), maxGroupRecords))
-	taken := 0
+	taken, bytes := 0, 0
 	for _, it := range st.run {
-		if len(batch) == maxGroupRecords {
+		if len(batch) == maxGroupRecords || bytes > maxFlightBytes {
 			break
 		}
 		taken++
 		if it.wanted() {
 			batch = append(batch, it)
+			bytes += len(it.msg.Data)
 		}
 	}
 	if st.run = st.run[taken:]; len(batch) == 0 {
@@ -220,6 +224,9 @@ func (s *Store) sortOut(st *stream, batch []*item, cause error) {
 			continue
 		}
 		it.err, stop = err, err
+	}
+	if stop != nil {
+		st.giveUp(stop) // what comes behind must not overtake
 	}
 	st.setErr(stop)
 }

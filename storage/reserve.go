@@ -70,8 +70,7 @@ func (r *reserve) ahead(stream string, next, last Position) (Position, error) {
 	defer r.mu.Unlock()
 	if r.written[stream].Reserve < next+reserveChunk/2 {
 		// Above last, not above next: what is on flash by the coming sync is last at least, see the promise for a lost file.
-		r.written[stream] = reserved{Reserve: max(last+reserveChunk, next), Last: last}
-		if err := r.saveLocked(); err != nil {
+		if err := r.saveLocked(map[string]reserved{stream: {Reserve: max(last+reserveChunk, next), Last: last}}); err != nil {
 			return 0, err
 		}
 	}
@@ -82,15 +81,18 @@ func (r *reserve) ahead(stream string, next, last Position) (Position, error) {
 func (r *reserve) set(values map[string]reserved) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.Copy(r.written, values)
-	return r.saveLocked()
+	return r.saveLocked(values)
 }
 
-func (r *reserve) saveLocked() error {
+// saveLocked writes the file with some values changed. What could not be written is not remembered either: the next sync does not vouch for it.
+func (r *reserve) saveLocked(values map[string]reserved) error {
+	written := maps.Clone(r.written)
+	maps.Copy(written, values)
 	r.writes++
-	if err := r.file.saveLazy(r.written); err != nil {
+	if err := r.file.saveLazy(written); err != nil {
 		return fmt.Errorf("write sequence reserves: %w", err)
 	}
+	r.written = written
 	return nil
 }
 

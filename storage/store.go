@@ -226,6 +226,9 @@ func (s *Store) ID() StoreID { return s.identity.id() }
 // Epoch returns the epoch that records get: raised on every start. It is final once Attach has returned.
 func (s *Store) Epoch() uint64 { return s.identity.epoch() }
 
+// Home returns the folder of the store's own small files; others may keep theirs there by WriteFile.
+func (s *Store) Home() string { return s.home }
+
 // Leaf returns the name of this gateway.
 func (s *Store) Leaf() string { return s.options.Leaf }
 

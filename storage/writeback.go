@@ -38,7 +38,7 @@ func (w *writeback) write(n int) bool {
 	if err != nil {
 		return !errors.Is(err, os.ErrNotExist)
 	}
-	defer f.Close() // read only
+	defer func() { _ = f.Close() }() // read only
 	// An error is the syncfs's to report: its descriptor sees every write error of the file system.
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	return true

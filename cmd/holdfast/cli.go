@@ -13,6 +13,20 @@ import (
 // stdio is where a command writes: results to out, log and errors to err.
 type stdio struct{ out, err io.Writer }
 
+// result is a command's standard output. It remembers a failed write, so that printing need not be checked line by line.
+type result struct {
+	w   io.Writer
+	err error
+}
+
+func (r *result) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	if r.err == nil {
+		r.err = err
+	}
+	return n, err
+}
+
 // command is one word of the command line. run gets what follows the word.
 type command struct {
 	name, args, summary string
@@ -71,7 +85,11 @@ func execute(ctx context.Context, args []string, std stdio) int {
 		if c.name != args[0] {
 			continue
 		}
-		err := c.run(ctx, args[1:], std)
+		out := &result{w: std.out}
+		err := c.run(ctx, args[1:], stdio{out: out, err: std.err})
+		if err == nil && out.err != nil {
+			err = fmt.Errorf("write the result: %w", out.err)
+		}
 		if errors.Is(err, flag.ErrHelp) {
 			return exitDone
 		}

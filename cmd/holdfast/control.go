@@ -162,7 +162,7 @@ func askDaemon(ctx context.Context, data, path string, query url.Values) (io.Rea
 	case err != nil:
 		return nil, fmt.Errorf("no daemon answers in %s: is it running? `systemctl status holdfast` and `journalctl -u holdfast` tell why (%w)", data, err)
 	case resp.StatusCode != http.StatusOK:
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }()                // read only
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what was read of it is all there is to show
 		return nil, fmt.Errorf("the daemon answered: %s", text)
 	}
@@ -175,7 +175,7 @@ func askStatus(ctx context.Context, data string) (status.Report, error) {
 	if err != nil {
 		return status.Report{}, err
 	}
-	defer body.Close()
+	defer func() { _ = body.Close() }() // read only
 	var r status.Report
 	if err := json.NewDecoder(body).Decode(&r); err != nil {
 		return status.Report{}, fmt.Errorf("read the daemon's status: %w", err)

@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, siteOptions{broker: true, gps: true})
+			s := newSite(t, siteOptions{broker: true, saves: true, gps: true})
 			s.start()
 			s.daemon.until(30*time.Second, "capturing", running)
 			gps, sensors := drive(t, s, cmp.Or(tt.window, 20), func(ctx context.Context) { tt.fault(ctx, t, s) })

@@ -43,8 +43,8 @@ func storageOptions(cfg configs.Config, log *slog.Logger) storage.Options {
 	return o
 }
 
-func uplinkOptions(cfg configs.Config, log *slog.Logger) forward.Options {
-	o := forward.Options{Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: cfg.Leaf.Data, Streams: map[string]forward.Config{}, Log: log}
+func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Options {
+	o := forward.Options{Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: home, Streams: map[string]forward.Config{}, Log: log}
 	for _, s := range cfg.Streams {
 		o.Streams[s.Name] = s.Forward
 	}

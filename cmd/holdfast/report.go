@@ -55,6 +55,15 @@ func (r *reporter) streams() []status.Stream {
 			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes,
 			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
 		}
+		if attached(p.State) {
+			// A quorum of the hub has acknowledged the rest. What may be removed here still goes by the proof read from the hub.
+			st.Waiting = min(st.Waiting, p.Pending)
+			st.Sent = min(st.Waiting, p.Sent)
+			st.Forwarded = s.Stored - sum(s.Dropped) - st.Waiting
+		}
+		if st.Waiting == 0 {
+			st.Oldest, st.ETA = time.Time{}, 0
+		}
 		if st.Mode == forward.ModeNone {
 			st.State, st.Waiting = "local", 0 // nothing waits for a hub
 		}
@@ -89,4 +98,16 @@ func dropped(by map[storage.GapReason]uint64) map[string]uint64 {
 		out[string(reason)] = n
 	}
 	return out
+}
+
+// attached says that the hub takes a stream's records just now.
+func attached(s forward.State) bool {
+	return s == forward.Live || s == forward.CatchingUp || s == forward.Stalled
+}
+
+func sum(by map[storage.GapReason]uint64) (n uint64) {
+	for _, more := range by {
+		n += more
+	}
+	return n
 }

@@ -67,7 +67,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	if err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
-	uplink := forward.New(uplinkOptions(cfg, log), store, server)
+	uplink := forward.New(uplinkOptions(cfg, store.Home(), log), store, server)
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Forwarded: uplink.Forwarded}); err != nil {
 		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
 	}

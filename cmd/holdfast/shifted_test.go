@@ -47,7 +47,11 @@ func overlayDir(t *testing.T) string {
 }
 
 func writeOverlay() (string, error) {
-	original := filepath.Join(runtime.GOROOT(), "src", "time", "time.go")
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask for GOROOT: %w", err)
+	}
+	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	raw, err := os.ReadFile(original)
 	if err != nil {
 		return "", err

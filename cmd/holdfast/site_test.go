@@ -41,12 +41,12 @@ type site struct {
 	broker *broker.Mosquitto
 	gps    *device.GPS
 	daemon *daemon
-	log    *os.File
 }
 
 // siteOptions say what a site has.
 type siteOptions struct {
-	broker bool
+	broker bool // Mosquitto
+	saves  bool // it keeps what it acknowledged through a kill, by writing all of it at each change
 	gps    bool
 }
 
@@ -54,7 +54,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, leaf: "pump-07", dir: t.TempDir()}
 	if o.broker {
-		s.broker = broker.Need(t, broker.Options{Persistence: true})
+		s.broker = broker.Need(t, broker.Options{Persistence: o.saves})
 	}
 	s.startHub(s.leaf)
 	w, err := wire.New(s.hub.LeafAddr(0))

@@ -36,7 +36,7 @@ func tailCommand(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	defer body.Close()
+	defer func() { _ = body.Close() }() // read only
 	err = printTail(std.out, body, *count, *asJSON)
 	if ctx.Err() != nil {
 		return nil // interrupted: that is how it ends

@@ -99,10 +99,10 @@ func TestSameNameTwice(t *testing.T) {
 	}
 	theirs := other.talk(&foreign, 30)
 	other.daemon.until(90*time.Second, "same name twice", func(r status.Report) bool {
-		for _, f := range r.Verdict.Findings {
-			if f.Severity == status.Problem {
-				t.Logf("%s %s → %s", f.Where, f.What, f.Remedy)
-				return true
+		for _, s := range r.Streams {
+			if s.Name == "SENSORS" && s.State == "same name twice" {
+				t.Logf("%s: %s → %s", s.State, s.Cause, s.Remedy)
+				return s.Remedy != ""
 			}
 		}
 		return false

@@ -29,6 +29,7 @@ func (s *Source) connect(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errDrained) {
+			s.log.Info("queue has room again, connecting anew for what was let go of")
 			continue
 		}
 		s.settle(err, time.Since(began))
@@ -47,6 +48,7 @@ func (s *Source) once(ctx context.Context) error {
 	defer l.close()
 	s.current.Store(l)
 	defer s.current.Store(nil)
+	s.queue.wake() // what came already may have filled the queue
 	if !l.guard.sessionPresent() {
 		s.newSession(l)
 	}

@@ -353,7 +353,7 @@ func start(t testing.TB, s *Source, log *logText, deliver ingest.Deliver) *runni
 	go func() {
 		defer close(done)
 		if err := s.Run(ctx, deliver); ctx.Err() == nil {
-			log.Write([]byte("RUN ENDED: " + err.Error() + "\n"))
+			_, _ = log.Write([]byte("RUN ENDED: " + err.Error() + "\n"))
 		}
 	}()
 	r := &running{Source: s, t: t, log: log, stop: sync.OnceFunc(func() {

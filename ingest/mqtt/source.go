@@ -89,8 +89,8 @@ type Source struct {
 	tally   ingest.Tally
 	queue   *queue
 	current atomic.Pointer[link]
-	heard   atomic.Int64 // when a message came last, unix nanoseconds of a monotonic clock: see now
 	began   time.Time
+	heard   atomic.Int64 // when a message came last, in nanoseconds since began
 
 	redelivered atomic.Uint64
 	repeated    atomic.Uint64
@@ -249,6 +249,7 @@ func (s *Source) receive(l *link, m paho.Message) {
 		return
 	}
 	l.overrun.Store(true)
+	s.queue.wake() // the worker may have emptied the queue meanwhile
 	n, bytes := s.queue.load()
 	s.log.Warn("queue is full, the broker will be asked again for what follows", "messages", n, "bytes", bytes)
 }

@@ -155,16 +155,8 @@ func TestEqualReadingIsNotLost(t *testing.T) {
 	p := b.session(false)
 	p.publish(pub{id: 1, topic: "door", payload: "shut"})
 	p.pubacks(1)
-	p.pings = 0
-	go func() {
-		for p.next() != nil { // answers pings until the connection ends
-		}
-	}()
-	poll.Until(t, patience, func() bool {
-		r.delivered.mu.Lock()
-		defer r.delivered.mu.Unlock()
-		return len(r.delivered.marks) == 0
-	}, "the acknowledgement to be confirmed by a ping")
+	answer(p)
+	untilConfirmed(t, r, 0)
 	check := func(want ...string) {
 		t.Helper()
 		p := b.session(true)
@@ -184,6 +176,31 @@ func TestEqualReadingIsNotLost(t *testing.T) {
 	st.reboot()
 	run(t, dir, config(b.url()), st)
 	check("shut", "shut")
+}
+
+// answer answers pings until the connection ends.
+func answer(p *peer) {
+	go func() {
+		for {
+			c, err := packets.ReadPacket(p)
+			if err != nil {
+				return
+			}
+			if _, ok := c.(*packets.PingreqPacket); ok {
+				_ = packets.NewControlPacket(packets.Pingresp).Write(p) // it may be closed
+			}
+		}
+	}()
+}
+
+// untilConfirmed waits until a ping has confirmed all acknowledgements but so many.
+func untilConfirmed(t *testing.T, r *running, but int) {
+	t.Helper()
+	poll.Until(t, patience, func() bool {
+		r.delivered.mu.Lock()
+		defer r.delivered.mu.Unlock()
+		return len(r.delivered.marks) == but
+	}, "all but %d marks to be void", but)
 }
 
 // TestConfirmComesAfterWhatWasSentBefore sends a repeated message in front of the answer to a ping.
@@ -240,9 +257,9 @@ func TestBlockedStoreKeepsConnection(t *testing.T) {
 		p.publish(pub{id: i + 1, topic: "a", payload: fmt.Sprint(i)})
 		ids = append(ids, i+1)
 	}
-	p.quiet(3 * time.Second)
-	if p.pings < 2 {
-		t.Errorf("%d pings in 3 s with a keepalive of 1 s", p.pings)
+	p.quiet(2500 * time.Millisecond)
+	if p.pings < 1 {
+		t.Errorf("%d pings in 2.5 s with a keepalive of 1 s", p.pings)
 	}
 	release()
 	p.pubacks(ids...)
@@ -310,6 +327,67 @@ func TestQueueFull(t *testing.T) {
 	if len(got) != n {
 		t.Errorf("%d records, want %d", len(got), n)
 	}
+}
+
+// TestQueueFullBeforeSubscribe fills the queue before the source knows its connection.
+func TestQueueFullBeforeSubscribe(t *testing.T) {
+	b, st := newScript(t), &fakeStore{epoch: 1}
+	cfg := config(b.url())
+	cfg.MaxMessage, cfg.Queue = 1000, 1000
+	run(t, t.TempDir(), cfg, st, func(s *Source) { s.timing.confirm = time.Hour }) // nothing else makes the worker look
+	p := b.accept()
+	p.leaving = true
+	p.connack(0, true)
+	for i := range 2000 {
+		p.publish(pub{id: uint16(i + 1), topic: "a", payload: "x"})
+	}
+	for c := p.next(); c != nil; c = p.next() {
+		if s, ok := c.(*packets.SubscribePacket); ok {
+			_, _ = p.Write([]byte{0x90, 3, byte(s.MessageID >> 8), byte(s.MessageID), 1}) // it may be gone
+		}
+	}
+	b.session(true)
+}
+
+func TestQoS2(t *testing.T) {
+	b, st := newScript(t), &fakeStore{epoch: 1}
+	cfg := config(b.url())
+	cfg.QoS = 2
+	release := st.block()
+	r := run(t, t.TempDir(), cfg, st)
+	p := b.session(false)
+	p.mute = true
+	send := func(id uint16, payload string, dup bool) {
+		c := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
+		c.MessageID, c.TopicName, c.Payload, c.Dup, c.Qos = id, "a", []byte(payload), dup, 2
+		p.send(c)
+	}
+	received := func(id uint16) {
+		t.Helper()
+		if c, ok := p.next().(*packets.PubrecPacket); !ok || c.MessageID != id {
+			t.Fatalf("the client sent %v, want PUBREC %d", c, id)
+		}
+	}
+	send(1, "1", false)
+	p.quiet(50 * time.Millisecond)
+	release()
+	received(1)
+	rel := packets.NewControlPacket(packets.Pubrel).(*packets.PubrelPacket)
+	rel.MessageID = 1
+	p.send(rel)
+	if c, ok := p.next().(*packets.PubcompPacket); !ok || c.MessageID != 1 {
+		t.Fatalf("the client sent %v, want PUBCOMP 1", c)
+	}
+	send(2, "2", false)
+	received(2)
+	_ = p.Close() // before PUBREL
+	p = b.session(true)
+	send(2, "2", true)
+	received(2)
+	wantPayloads(t, st, "1", "2")
+	p.mute = false
+	answer(p)
+	untilConfirmed(t, r, 1) // of the first message nothing is heard any more, since its PUBREC was on another connection
 }
 
 func TestRetained(t *testing.T) {

@@ -33,6 +33,7 @@ func (s *Source) work(ctx context.Context, deliver ingest.Deliver) error {
 	tick := time.NewTicker(s.timing.confirm)
 	defer tick.Stop()
 	for {
+		s.look()
 		if len(s.batch) == 0 {
 			s.fill()
 		}
@@ -48,9 +49,6 @@ func (s *Source) work(ctx context.Context, deliver ingest.Deliver) error {
 		case <-s.queue.ready:
 		case <-tick.C:
 			s.askConfirm()
-		}
-		if l := s.current.Load(); l != nil {
-			s.confirm(l)
 		}
 	}
 }
@@ -184,11 +182,19 @@ func (s *Source) flush(ctx context.Context, deliver ingest.Deliver) error {
 	}
 	clear(s.batch) // let go of the payloads
 	s.batch = s.batch[:0]
-	if l := s.current.Load(); l != nil && l.overrun.Load() && s.queue.roomy() {
-		s.log.Info("queue has room again, reconnecting for what was let go of")
+	return nil
+}
+
+// look does what may be due on the present connection.
+func (s *Source) look() {
+	l := s.current.Load()
+	if l == nil {
+		return
+	}
+	s.confirm(l)
+	if l.overrun.Load() && s.queue.roomy() {
 		l.lose(errDrained)
 	}
-	return nil
 }
 
 // acknowledge tells the broker that a message is stored, or need not be. On a connection that is gone it does nothing.

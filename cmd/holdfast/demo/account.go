@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -56,6 +57,25 @@ func Fetch(ctx context.Context, js jetstream.JetStream, stream, subject string) 
 		}
 	}
 	return out, nil
+}
+
+// Count returns how many messages a hub stream has below subject, and with the subject less its last token.
+func Count(ctx context.Context, js jetstream.JetStream, stream, subject string) (uint64, error) {
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("open the hub's stream %s: %w", stream, err)
+	}
+	var n uint64
+	for _, filter := range []string{subject, strings.TrimSuffix(subject, ".>")} {
+		info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
+		if err != nil {
+			return 0, fmt.Errorf("count the hub's stream %s: %w", stream, err)
+		}
+		for _, of := range info.State.Subjects {
+			n += of
+		}
+	}
+	return n, nil
 }
 
 // Account compares what one source was given with what is at the hub.

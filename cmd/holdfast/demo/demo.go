@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/rig/broker"
@@ -39,17 +41,19 @@ type Options struct {
 
 // bench is everything that runs.
 type bench struct {
-	o       Options
-	dir     string
-	hub     *hub.Cluster
-	wire    *wire.Wire
-	broker  *broker.NATS
-	gps     *device.GPS
-	sensors *device.Sensor
-	leaf    *exec.Cmd
-	leafLog bytes.Buffer
-	ended   chan error // closed by the goroutine that waits for the leaf
-	start   time.Time
+	o   Options
+	dir string
+	hub *hub.Cluster
+	// hubStreams is the JetStream of the hub, as its administrator sees it.
+	hubStreams jetstream.JetStream
+	wire       *wire.Wire
+	broker     *broker.NATS
+	gps        *device.GPS
+	sensors    *device.Sensor
+	leaf       *exec.Cmd
+	leafLog    bytes.Buffer
+	ended      chan error // closed by the goroutine that waits for the leaf
+	start      time.Time
 }
 
 // Run runs the demo and reports whether the account balances.
@@ -118,11 +122,10 @@ func (b *bench) setUp(ctx context.Context) error {
 	if b.hub, err = hub.Start(hub.Options{Accounts: plan.Config()}); err != nil {
 		return fmt.Errorf("start the hub: %w", err)
 	}
-	js, err := b.hub.JetStream()
-	if err != nil {
+	if b.hubStreams, err = b.hub.JetStream(); err != nil {
 		return err
 	}
-	if _, err := fleet.Apply(ctx, js, plan); err != nil {
+	if _, err := fleet.Apply(ctx, b.hubStreams, plan); err != nil {
 		return fmt.Errorf("make the hub's streams: %w", err)
 	}
 	if b.wire, err = wire.New(b.hub.LeafAddr(0)); err != nil {
@@ -235,17 +238,41 @@ func (b *bench) watch(ctx context.Context, d time.Duration, failed <-chan error,
 			return nil
 		}
 		if n%4 == 0 {
-			b.progress(r)
+			b.progress(ctx, r)
 		}
 	}
 }
 
-func (b *bench) progress(r status.Report) {
-	var stored, waiting uint64
+// progress shows what the leaf has stored, how much of it the hub has by the hub's own count, and what the link's state is.
+func (b *bench) progress(ctx context.Context, r status.Report) {
+	var stored, atHub uint64
 	for _, s := range r.Streams {
-		stored, waiting = stored+s.Stored, waiting+s.Waiting
+		stored += s.Stored
 	}
-	b.say("  link %-10s  stored %6s  waiting for the hub %6s  %s", r.Link.State, status.Count(stored), status.Count(waiting), strings.Repeat("▪", int(min(waiting/10, 40))))
+	for _, src := range b.captured() {
+		n, err := Count(ctx, b.hubStreams, src.hubStream, storage.DataSubject(leafName, src.stream, src.name+".>"))
+		if err != nil {
+			b.say("  the hub does not say how much it has: %v", err)
+			return
+		}
+		atHub += n
+	}
+	waiting := stored - min(stored, atHub)
+	b.say("  link %-10s  stored %6s  at the hub %6s  to go %5s  %s", r.Link.State, status.Count(stored), status.Count(atHub),
+		status.Count(waiting), strings.Repeat("▪", int(min(waiting/10, 30))))
+}
+
+// captured is one source, where its records go, and what its devices gave.
+type captured struct {
+	name, stream, hubStream string
+	sent                    []string
+}
+
+func (b *bench) captured() []captured {
+	return []captured{
+		{"gps", "POSITION", "POSITION", b.gps.Sent()},
+		{"sensors", "SENSORS", fleet.MirrorName(leafName, "SENSORS"), b.sensors.Acked()},
+	}
 }
 
 // stored says that the leaf has stored all that the devices gave.
@@ -271,20 +298,10 @@ func (b *bench) ask(ctx context.Context) (status.Report, error) {
 
 // account compares what the devices gave with what is at the hub.
 func (b *bench) account(ctx context.Context) (bool, error) {
-	js, err := b.hub.JetStream()
-	if err != nil {
-		return false, err
-	}
 	balanced := true
 	fmt.Fprintf(b.o.Out, "\n%-10s %9s %9s %9s %9s %13s\n", "source", "captured", "at hub", "missing", "double", "out of order")
-	for _, src := range []struct {
-		name, hubStream, stream string
-		sent                    []string
-	}{
-		{"gps", "POSITION", "POSITION", b.gps.Sent()},
-		{"sensors", fleet.MirrorName(leafName, "SENSORS"), "SENSORS", b.sensors.Acked()},
-	} {
-		got, err := Fetch(ctx, js, src.hubStream, storage.DataSubject(leafName, src.stream, ">"))
+	for _, src := range b.captured() {
+		got, err := Fetch(ctx, b.hubStreams, src.hubStream, storage.DataSubject(leafName, src.stream, ">"))
 		if err != nil {
 			return false, err
 		}

@@ -40,6 +40,7 @@ func rank(s Severity) int {
 func foldStreams(r Report, v *Verdict) {
 	for _, s := range r.Streams {
 		v.Waiting += s.Waiting
+		v.Sent += s.Sent
 		if s.Waiting > 0 && !s.Oldest.IsZero() && (v.Oldest.IsZero() || s.Oldest.Before(v.Oldest)) {
 			v.Oldest = s.Oldest
 		}
@@ -124,6 +125,8 @@ func sentence(r Report, v Verdict) string {
 		return s + "; no hub is configured."
 	case v.Waiting == 0:
 		return s + ", and all of it is at the hub."
+	case v.Waiting == v.Sent:
+		return s + "; all but " + records(v.Sent) + " on the way " + verb(v.Sent, "is", "are") + " at the hub."
 	}
 	s += "; " + records(v.Waiting) + verb(v.Waiting, " waits", " wait") + " for the hub"
 	if !v.Oldest.IsZero() {

@@ -34,6 +34,7 @@ func TestFold(t *testing.T) {
 		{"catching up", func(r *Report) {
 			r.Streams[0].Waiting, r.Streams[0].ETA, r.Streams[0].State = 100, 12, "catching-up"
 		}, true, "there in 12 s", ""},
+		{"on the way", func(r *Report) { r.Streams[0].Waiting, r.Streams[0].Sent = 30, 30 }, true, "all but 30 records on the way are at the hub", ""},
 		{"one record", func(r *Report) { r.Streams[0].Waiting = 1 }, true, "1 record waits", ""},
 		{"stream full", func(r *Report) { r.Streams[0].Full = true }, false, "CANNOT BE STORED", "problem stream SENSORS is full"},
 		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},

@@ -40,8 +40,9 @@ type Stream struct {
 	Stored    uint64            `json:"stored"`
 	Forwarded uint64            `json:"forwarded"`
 	Waiting   uint64            `json:"waiting"`
-	Dropped   map[string]uint64 `json:"dropped,omitempty"` // by reason
-	Records   uint64            `json:"records"`           // kept on this gateway
+	Sent      uint64            `json:"on_the_way,omitempty"` // of those waiting, sent and not yet acknowledged by the hub
+	Dropped   map[string]uint64 `json:"dropped,omitempty"`    // by reason
+	Records   uint64            `json:"records"`              // kept on this gateway
 	Bytes     uint64            `json:"bytes"`
 	MaxBytes  int64             `json:"max_bytes,omitempty"`
 	Oldest    time.Time         `json:"oldest_waiting,omitzero"`
@@ -86,6 +87,7 @@ type Verdict struct {
 	Safe     bool      `json:"safe"` // every acknowledged record is on flash and new ones can be stored
 	Sentence string    `json:"sentence"`
 	Waiting  uint64    `json:"waiting"`
+	Sent     uint64    `json:"on_the_way,omitempty"`
 	Oldest   time.Time `json:"oldest_waiting,omitzero"`
 	ETA      float64   `json:"eta_seconds,omitempty"`
 	Findings []Finding `json:"findings"`
