@@ -32,6 +32,7 @@ func newArrival(stream, id string, data []byte) arrival {
 type report struct {
 	Cuts        int // power cuts
 	Acked       int // records acknowledged before a cut, or never cut
+	OnLeaf      int // records that the leaf holds in the end, all sources
 	Arrived     int // records at the hub, all sources
 	Ahead       int // records that the hub held and the leaf lost: what the rig is about
 	Lost        int // acknowledged, and not on the leaf after the cut
@@ -44,8 +45,8 @@ type report struct {
 
 // counts returns the account in one line.
 func (r report) counts() string {
-	return fmt.Sprintf("cuts %d, acknowledged %d, at the hub %d, hub ahead of the cut by %d: lost %d, missing %d, double %d, out of order %d (never acknowledged and sent again %d)",
-		r.Cuts, r.Acked, r.Arrived, r.Ahead, r.Lost, r.Missing, r.Double, r.Disordered, r.Redelivered)
+	return fmt.Sprintf("cuts %d, acknowledged %d, on the leaf %d, at the hub %d, hub ahead of the cut by %d: lost %d, missing %d, double %d, out of order %d (never acknowledged and sent again %d)",
+		r.Cuts, r.Acked, r.OnLeaf, r.Arrived, r.Ahead, r.Lost, r.Missing, r.Double, r.Disordered, r.Redelivered)
 }
 
 // String returns the account with examples of what is wrong.
@@ -56,6 +57,7 @@ func (r report) String() string {
 func (r *report) add(o report) {
 	r.Cuts += o.Cuts
 	r.Acked += o.Acked
+	r.OnLeaf += o.OnLeaf
 	r.Arrived += o.Arrived
 	r.Ahead += o.Ahead
 	r.Lost += o.Lost

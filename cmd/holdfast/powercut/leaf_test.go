@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,7 +34,8 @@ type spec struct {
 	Data    string
 	Hub     []string // empty: no link
 	Devices []device
-	Batch   int // a device sends 1 to Batch records at once
+	Small   bool // the streams hold little, so that the store makes room all the time
+	Batch   int  // a device sends 1 to Batch records at once
 	Fault   fault
 }
 
@@ -98,7 +100,7 @@ func (c *child) run(ctx context.Context) error {
 	for _, d := range s.Devices {
 		streams[d.Name] = d.Stream
 	}
-	store, err := storage.Open(storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(), Streams: streamConfigs(), Sources: streams, Log: c.log})
+	store, err := storage.Open(storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(), Streams: streamConfigs(s.Small), Sources: streams, Log: c.log})
 	if err != nil {
 		return err
 	}
@@ -151,8 +153,8 @@ func (c *child) link(ctx context.Context, nc *nats.Conn, js jetstream.JetStream,
 		}
 		return uplink.Run(ctx, nc)
 	}
-	for _, s := range streamConfigs() {
-		_, err := js.CreateOrUpdatePushConsumer(ctx, s.Name, blindConsumer(c.spec.Name, s.Name))
+	for _, s := range streamNames() {
+		_, err := js.CreateOrUpdatePushConsumer(ctx, s, blindConsumer(c.spec.Name, s))
 		if err != nil {
 			return err
 		}
@@ -192,7 +194,15 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 			}
 		}
 		// An Append that was begun is waited for: its acknowledgement must be known.
-		if err := store.Append(context.WithoutCancel(ctx), batch...); err != nil {
+		err := store.Append(context.WithoutCancel(ctx), batch...)
+		for errors.Is(err, storage.ErrFull) && ctx.Err() == nil {
+			pause(ctx, 50*time.Millisecond)
+			err = store.Append(context.WithoutCancel(ctx), batch...)
+		}
+		if errors.Is(err, storage.ErrFull) {
+			return nil
+		}
+		if err != nil {
 			c.say("error append: %v", err)
 			return err
 		}
@@ -206,8 +216,8 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 
 // dump tells the parent every record that the leaf holds.
 func (c *child) dump(ctx context.Context, js jetstream.JetStream) error {
-	for _, s := range streamConfigs() {
-		err := readStream(ctx, js, s.Name, "data.>", func(id string, _ []byte) { c.say("has %s", id) })
+	for _, s := range streamNames() {
+		err := readStream(ctx, js, s, "data.>", func(id string, _ []byte) { c.say("has %s", id) })
 		if err != nil {
 			c.say("error dump: %v", err)
 			return err

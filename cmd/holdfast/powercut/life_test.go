@@ -178,3 +178,10 @@ func (l *life) log() string {
 	text := l.stderr.Bytes()
 	return string(text[max(0, len(text)-8000):])
 }
+
+// logged says whether the process has logged a text.
+func (l *life) logged(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.stderr.Bytes(), []byte(text))
+}
