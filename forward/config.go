@@ -17,8 +17,8 @@ const (
 
 // Config is the forward section of one stream.
 type Config struct {
-	Mode      string `yaml:"mode" enum:"source,mirror,none" doc:"how the hub takes the stream"`
-	HubStream string `yaml:"hub_stream" doc:"the hub's stream; empty: the stream's name for source, <leaf>_<stream> for mirror"`
+	Mode      string `yaml:"mode,scalar" enum:"source,mirror,none" doc:"how the hub takes the stream: as a source of a stream that many leaves share, as a mirror of its own, or not at all"`
+	HubStream string `yaml:"hub_stream" doc:"stream at the hub; empty: the name of the stream, for a mirror <leaf>_<stream>"`
 }
 
 // SetDefaults fills in what an entry that says nothing means.

@@ -31,7 +31,9 @@ func (e *DamagedError) Error() string {
 // Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Cause }
 
-// WriteFile is writeFile for the small files that other packages keep on the store's file system. It is the only way in which files of ours are replaced.
+// WriteFile replaces the file at path by data in one step: whoever reads path, also after a power cut at any moment, finds the old content or the new.
+// With sync the new content is on flash when it returns; without, it costs no flush of its own and is on flash with the next commit. The directory
+// must exist. It is the one way in which files of our own are replaced, here and in other packages.
 func WriteFile(path string, data []byte, sync bool) error { return writeFile(path, data, sync) }
 
 // writeFile replaces the file at path by data, in one step: whoever reads path, also after a power cut at any moment, finds the old content or the new.
