@@ -56,6 +56,9 @@ func childMain(dir, url string) error {
 	if err != nil {
 		return err
 	}
+	if err := dropTornLine(store.Name()); err != nil {
+		return err
+	}
 	s, err := New(Options{Name: "m", Leaf: "leaf", Config: config(url), StateDir: filepath.Join(dir, "state"),
 		Last: func() (uint64, uint64) { return epoch, seq }, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
@@ -112,6 +115,7 @@ func readRecords(dir string) ([]record, error) {
 		return nil, err
 	}
 	var records []record
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // a write may be under way, or have been cut off by a kill
 	for line := range bytes.Lines(text) {
 		var r record
 		if n, err := fmt.Sscanf(string(line), "%d %d %s\n", &r.epoch, &r.seq, &r.payload); n != 3 || err != nil {
@@ -120,6 +124,15 @@ func readRecords(dir string) ([]record, error) {
 		records = append(records, r)
 	}
 	return records, nil
+}
+
+// dropTornLine ends a file behind its last whole line.
+func dropTornLine(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(path, int64(bytes.LastIndexByte(text, '\n')+1))
 }
 
 // child is a process that can be killed.
