@@ -7,7 +7,7 @@ TOOL    := $(GO) tool -modfile=tools.mod
 LDFLAGS := -s -w
 
 # Packages are tested one after another: the tests start real servers, disks and brokers, and two cores are all that is asked for.
-TEST_P       ?= 1
+TEST_P       ?= 2
 TEST_TIMEOUT ?= 20m
 FUZZ_TIME    ?= 60s
 CUTS         ?= 200
