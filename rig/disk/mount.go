@@ -57,7 +57,7 @@ func Format(image string) error {
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command(tool, "-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", image).CombinedOutput()
+	out, err := exec.Command(tool, "-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", image).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("mkfs.ext4 %s: %w: %s", image, err, bytes.TrimSpace(out))
 	}
