@@ -34,7 +34,7 @@ type spec struct {
 	Data    string
 	Hub     []string // empty: no link
 	Devices []device
-	Small   bool // the streams hold little, so that the store makes room all the time
+	Small   bool // the streams hold little and records are large, so that the store makes room all the time
 	Batch   int  // a device sends 1 to Batch records at once
 	Fault   fault
 }
@@ -185,12 +185,16 @@ func (c *child) obey(ctx context.Context, js jetstream.JetStream, stop func(), w
 // send appends a device's records until ctx ends, and reports each acknowledgement.
 func (c *child) send(ctx context.Context, store *storage.Store, d device) error {
 	var seq uint64
+	padding := 200
+	if c.spec.Small {
+		padding = 2000
+	}
 	for ctx.Err() == nil {
 		batch := make([]storage.Record, 1+rand.IntN(c.spec.Batch))
 		for i := range batch {
 			batch[i] = storage.Record{
 				Stream: d.Stream, Source: d.Name, Seq: seq + 1 + uint64(i), Time: time.Now(),
-				Data: []byte(strconv.FormatUint(d.Next+uint64(i), 10) + strings.Repeat(" ", rand.IntN(200))),
+				Data: []byte(strconv.FormatUint(d.Next+uint64(i), 10) + strings.Repeat(" ", rand.IntN(padding))),
 			}
 		}
 		// An Append that was begun is waited for: its acknowledgement must be known.
