@@ -74,7 +74,7 @@ type row struct {
 func (b *bench) table(ctx context.Context, g *gateway, s *store, up bool) error {
 	state := "down"
 	if up {
-		state = "up, the hub takes the records meanwhile"
+		state = "up (the hub, on this machine at the lowest priority, takes the records meanwhile)"
 	}
 	if err := errors.Join(
 		b.print("\n### Link %s\n", state),
