@@ -47,7 +47,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestLoad reads a configuration as DESIGN shows one.
+// TestLoad reads a configuration with every section, as the README shows one.
 func TestLoad(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "holdfast.yaml")
 	if err := os.WriteFile(file, []byte(`

@@ -14,7 +14,7 @@ const fullDisk = 1 << 20
 
 // needsCure reports whether an outcome of a publish is one that a restart of JetStream ends. A write error stays in the server after the disk has
 // space again; stopping and starting JetStream in the same process clears it and reads the streams anew, with nothing lost that was
-// acknowledged (FACTS: about 1 ms and the time to open the streams).
+// acknowledged (nats-server 2.15: about 1 ms and the time to open the streams).
 func needsCure(err error) bool {
 	return errors.Is(err, errNoReply) || errors.Is(err, errStuck) || errors.Is(err, errNoStream)
 }

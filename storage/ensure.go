@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// duplicateWindow is the shortest the server has. The store finds retries by itself; see FACTS on a retry that is answered "duplicate" after
+// duplicateWindow is the shortest the server has. The store finds retries by itself; a retry that is answered "duplicate" after
 // its first copy was lost by the disk.
 const duplicateWindow = 100 * time.Millisecond
 
