@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// duplicateWindow is the shortest the server has. The store finds retries by itself; a retry that is answered "duplicate" after
-// its first copy was lost by the disk.
+// duplicateWindow is the shortest the server has. The store finds retries by itself: to a retry whose first copy the
+// disk has lost, a longer window would answer "duplicate", and nothing would be stored.
 const duplicateWindow = 100 * time.Millisecond
 
 // Room that the server leaves above the configured limits. The keeper makes room before a record needs it; the server's limits are there for the
