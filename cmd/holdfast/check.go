@@ -10,7 +10,7 @@ import (
 
 func checkCommand(_ context.Context, args []string, std stdio) error {
 	fs := flags("check", "[FILE]", "Reads the configuration as `holdfast run` would and says everything that is wrong with it. Starts nothing.", std)
-	path := fs.String("config", defaultConfig, "configuration file")
+	path := fs.String("config", defaultConfig, "configuration `file`")
 	asJSON := fs.Bool("json", false, "print the faults as JSON")
 	words, err := parse(fs, args, 1)
 	if err != nil {

@@ -36,13 +36,13 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"run", "", "run the gateway daemon", runCommand},
-		{"check", "", "check the configuration and say everything that is wrong with it", checkCommand},
+		{"check", "", "say everything that is wrong with the configuration", checkCommand},
 		{"init", "", "write a first configuration for this machine", initCommand},
-		{"status", "", "is my data safe, how much waits, when will it be at the hub", statusCommand},
+		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},
-		{"demo", "", "the whole thing on this machine, with a link that is cut, and an account at the end", demoCommand},
+		{"demo", "", "the whole of it on this machine, with a link that is cut", demoCommand},
 		{"version", "", "print the version", versionCommand},
 	}
 }
@@ -110,22 +110,53 @@ func execute(ctx context.Context, args []string, std stdio) int {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, "Holdfast keeps what field devices send and hands it to a hub when the link allows.\n\nusage: holdfast COMMAND [flags]\n\n")
+	fmt.Fprint(w, "Holdfast keeps what field devices send and gives it to a hub.\n\nusage: holdfast COMMAND [flags]\n\n")
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-20s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
-	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists a command's flags. Exit codes: 0 done, 1 failed, 2 usage,\n3 configuration, 4 store.\n")
+	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists a command's flags.\nExit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 store.\n")
 }
 
-// flags returns a flag set for one command, whose help goes to std.err.
+// flags returns a flag set for one command, whose help goes to std.err and fits 80 columns.
 func flags(name, args, about string, std stdio) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(std.err)
 	fs.Usage = func() {
-		fmt.Fprintf(std.err, "usage: holdfast %s\n\n%s\n", strings.TrimSpace(name+" [flags] "+args), about)
-		fs.PrintDefaults()
+		fmt.Fprintf(std.err, "usage: holdfast %s\n\n%s\n", strings.TrimSpace(name+" [flags] "+args), wrap(about, 78, ""))
+		fs.VisitAll(func(f *flag.Flag) {
+			value, usage := flag.UnquoteUsage(f)
+			if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" {
+				usage += " (default " + f.DefValue + ")"
+			}
+			const column = 20
+			head := fmt.Sprintf("  %-*s", column-2, strings.TrimSpace("-"+f.Name+" "+value))
+			fmt.Fprintln(std.err, head+strings.TrimLeft(wrap(usage, 78, strings.Repeat(" ", column)), " "))
+		})
 	}
 	return fs
+}
+
+// wrap breaks text into lines of at most width characters, each beginning with indent. Lines that begin with a blank are left as they are.
+func wrap(text string, width int, indent string) string {
+	var lines []string
+	for _, paragraph := range strings.Split(text, "\n") {
+		line := indent
+		for i, word := range strings.Fields(paragraph) {
+			switch {
+			case strings.HasPrefix(paragraph, " "):
+				line = paragraph
+			case i == 0:
+				line += word
+			case len(line)+1+len(word) > width:
+				lines = append(lines, line)
+				line = indent + word
+			default:
+				line += " " + word
+			}
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // parse reads args into fs and returns at most most further words.

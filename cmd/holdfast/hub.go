@@ -15,17 +15,18 @@ import (
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 )
 
-const hubAbout = `plan   prints what the hub needs for the leaves of a fleet file: its accounts block, with each leaf's least
-       rights, to be included into the hub servers' configuration, and the streams that apply makes
-apply  makes or updates these streams and their sources on the hub; what it does not know it leaves alone`
+const hubAbout = `Prepares a hub of stock NATS servers for the leaves of a fleet file.
+  plan   prints the accounts block for the hub servers' configuration, with each
+         leaf's least rights, and the streams that apply makes
+  apply  makes or updates these streams; what it does not know it leaves alone`
 
 func hubCommand(ctx context.Context, args []string, std stdio) error {
 	fs := flags("hub plan|apply", "", hubAbout, std)
-	path := fs.String("fleet", "fleet.yaml", "fleet file")
-	server := fs.String("server", nats.DefaultURL, "apply: address of the hub")
-	creds := fs.String("creds", "", "apply: credentials file of a user of the leaves' account that may manage its streams")
-	nkey := fs.String("nkey", "", "apply: nkey seed file of such a user; a user and password may stand in the address")
-	ca := fs.String("ca", "", "apply: PEM file of the authority of the hub's certificate, when the system does not know it")
+	path := fs.String("fleet", "fleet.yaml", "fleet `file`")
+	server := fs.String("server", nats.DefaultURL, "apply: `address` of the hub")
+	creds := fs.String("creds", "", "apply: credentials `file` of a user who may manage the account's streams")
+	nkey := fs.String("nkey", "", "apply: nkey seed `file` of such a user; user and password stand in the address")
+	ca := fs.String("ca", "", "apply: PEM `file` of the authority of the hub's certificate")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if len(args) == 0 {
 		fs.Usage()

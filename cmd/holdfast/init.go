@@ -12,7 +12,7 @@ import (
 )
 
 func initCommand(_ context.Context, args []string, std stdio) error {
-	fs := flags("init", "", "Writes a first configuration: one stream, and a source for every serial port found, to be edited.\nAn existing file is never overwritten.", std)
+	fs := flags("init", "", "Writes a first configuration: one stream, and a source for every serial port found, to be edited. An existing file is never overwritten.", std)
 	path := fs.String("config", defaultConfig, "file to write; - prints it")
 	name := fs.String("leaf", "", "name of this gateway, unique in the fleet; the host name when left out")
 	data := fs.String("data", "/var/lib/holdfast", "data directory")

@@ -11,7 +11,7 @@ import (
 )
 
 func portsCommand(_ context.Context, args []string, std stdio) error {
-	fs := flags("ports", "", "Lists the serial ports of this machine without opening any, with the names that stay the same\nwhen a device is plugged in elsewhere or the machine restarts.", std)
+	fs := flags("ports", "", "Lists the serial ports of this machine without opening any, with the names that stay the same when a device is plugged in elsewhere or the machine restarts.", std)
 	asJSON := fs.Bool("json", false, "print JSON")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err

@@ -24,7 +24,7 @@ const stopTimeout = 20 * time.Second
 
 func runCommand(ctx context.Context, args []string, std stdio) error {
 	fs := flags("run", "", "Runs the gateway: captures from the configured sources and forwards to the hub.", std)
-	path := fs.String("config", defaultConfig, "configuration file")
+	path := fs.String("config", defaultConfig, "configuration `file`")
 	debug := fs.Bool("debug", false, "log more than state changes")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err

@@ -27,6 +27,14 @@ func shifted(t *testing.T, d time.Duration) string {
 	return binary
 }
 
+// buildPlain builds the daemon as it is.
+func buildPlain(t *testing.T, binary string) {
+	t.Helper()
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build the daemon: %v\n%s", err, out)
+	}
+}
+
 // to1970 is the shift from now to a minute after the start of 1970.
 func to1970() time.Duration { return -time.Since(time.Unix(60, 0)) }
 

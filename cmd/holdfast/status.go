@@ -9,8 +9,8 @@ import (
 )
 
 func statusCommand(ctx context.Context, args []string, std stdio) error {
-	fs := flags("status", "", "Tells whether the data is safe, how much waits for the hub, how old the oldest of it is, when it will\nbe there, what is wrong and what to do. Exit code 1 when something is a problem.", std)
-	path := fs.String("config", defaultConfig, "configuration file of the daemon")
+	fs := flags("status", "", "Tells whether the data is safe, how much waits for the hub, how old the oldest of it is, when it will be there, what is wrong and what to do. Exit code 1 when something is a problem.", std)
+	path := fs.String("config", defaultConfig, "configuration `file` of the daemon")
 	data := fs.String("data", "", "data directory of the daemon, instead of the one its configuration names")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if _, err := parse(fs, args, 0); err != nil {

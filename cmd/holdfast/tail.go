@@ -16,7 +16,7 @@ import (
 
 func tailCommand(ctx context.Context, args []string, std stdio) error {
 	fs := flags("tail", "[STREAM]", "Shows records as they are stored, until interrupted. With one stream configured its name may be left out.", std)
-	path := fs.String("config", defaultConfig, "configuration file of the daemon")
+	path := fs.String("config", defaultConfig, "configuration `file` of the daemon")
 	last := fs.Uint64("last", 10, "how many of the newest stored records to show first")
 	count := fs.Int("count", 0, "end after this many records; 0: go on")
 	asJSON := fs.Bool("json", false, "print one JSON object a record, its data in base64")
