@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -327,5 +328,28 @@ func countSyncs(s *Store) func() int {
 		mu.Lock()
 		defer mu.Unlock()
 		return n
+	}
+}
+
+// TestAppendWithoutAnswerFromFullStream fills a stream and takes the server away: the look at the stream, which room for more has to begin with, fails.
+func TestAppendWithoutAnswerFromFullStream(t *testing.T) {
+	b := newBed(t)
+	b.options.Streams[0].MaxBytes = minStreamBytes
+	s := b.start()
+	large := func(n uint64) Record {
+		r := b.record("a1", n)
+		r.Data = make([]byte, 62<<10) // 16 of them fit
+		return r
+	}
+	n := uint64(1)
+	for ; n <= 16; n++ {
+		if err := s.Append(b.ctx(), large(n)); err != nil {
+			t.Fatalf("record %d: %v", n, err)
+		}
+	}
+	b.nc.Close()
+	err := s.Append(b.ctx(), large(n))
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "look at stream") {
+		t.Errorf("Append to a full stream whose server is gone: %v, want ErrUnavailable from the look at the stream", err)
 	}
 }

@@ -156,7 +156,11 @@ func (s *Store) admit(ctx context.Context, c *call) error {
 		c.needs[n].Records++
 		c.needs[n].Bytes += size
 	}
-	return s.keeper.admit(ctx, c.needs...)
+	err := s.keeper.admit(ctx, c.needs...)
+	if err != nil && ctx.Err() == nil {
+		return classify(err) // the keeper may have asked a server that does not answer
+	}
+	return err
 }
 
 // commit makes durable what has been published and counts it.

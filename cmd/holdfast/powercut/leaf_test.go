@@ -199,11 +199,11 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 		}
 		// An Append that was begun is waited for: its acknowledgement must be known.
 		err := store.Append(context.WithoutCancel(ctx), batch...)
-		for errors.Is(err, storage.ErrFull) && ctx.Err() == nil {
+		for later(err) && ctx.Err() == nil {
 			pause(ctx, 50*time.Millisecond)
 			err = store.Append(context.WithoutCancel(ctx), batch...)
 		}
-		if errors.Is(err, storage.ErrFull) {
+		if later(err) {
 			return nil
 		}
 		if err != nil {
@@ -216,6 +216,11 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 		pause(ctx, time.Duration(rand.IntN(8))*time.Millisecond)
 	}
 	return nil
+}
+
+// later says whether an Append that failed is to be made again.
+func later(err error) bool {
+	return errors.Is(err, storage.ErrFull) || errors.Is(err, storage.ErrUnavailable)
 }
 
 // dump tells the parent every record that the leaf holds.
