@@ -101,6 +101,26 @@ func startSource(t testing.TB, s *Source) *running {
 	return r
 }
 
+// startHeld starts a source whose records the store does not take until release is called.
+func (r *running) startHeld() (release func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	gate := make(chan struct{})
+	go func() {
+		defer close(r.done)
+		_ = r.Run(ctx, func(ctx context.Context, batch ...ingest.Reading) error { // ends by cancel
+			select {
+			case <-gate:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return r.deliver(ctx, batch...)
+		})
+	}()
+	r.t.Cleanup(r.stop)
+	return func() { close(gate) }
+}
+
 func (r *running) stop() {
 	r.once.Do(func() {
 		r.cancel()

@@ -26,7 +26,9 @@ func (w *teller) Run(ctx context.Context, deliver ingest.Deliver) error {
 	return w.Source.Run(ctx, func(ctx context.Context, batch ...ingest.Reading) error {
 		var texts []ingest.Reading
 		var other uint64
-		last := w.last // only Run calls this, one after the other
+		w.mu.Lock()
+		last := w.last
+		w.mu.Unlock()
 		for _, r := range batch {
 			var rec record
 			if err := json.Unmarshal(r.Data, &rec); err != nil {
