@@ -43,6 +43,7 @@ func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
 		{"once within the pause", []time.Duration{15}, 0},
 		{"once beyond the pause", []time.Duration{22}, 0},
 		{"once, after the retry was sent", []time.Duration{29}, 0},
+		{"after the retry, whose own reply comes later", []time.Duration{25, 8, 9, 9}, 0},
 		{"twice", []time.Duration{0, 15, 16}, 0},
 		{"in turns", []time.Duration{13, 0, 19, 0, 24, 5, 28, 0, 11, 17, 0, 22, 26, 9}, 0},
 		{"always within the pause", nil, 15},
@@ -91,7 +92,7 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 	for i, name := range []string{"first", "dead", "third"} {
 		cfg.Devices = append(cfg.Devices, newDevice(name, i+1, interval, newField("a", 0, nil)))
 	}
-	cfg.Bus.Timeout, cfg.Bus.DeadInterval = 40*time.Millisecond, 250*time.Millisecond
+	cfg.Bus.Timeout, cfg.Bus.DeadInterval = 75*time.Millisecond, 250*time.Millisecond
 	r := start(t, cfg)
 	r.want("first", 21)
 	for _, name := range []string{"first", "third"} {
@@ -110,9 +111,12 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 			t.Errorf("%s: period %s, want %s within a tenth", name, mean, interval)
 		}
 		slices.Sort(steps)
-		if median, most := steps[10], steps[17]; median > interval*11/10 || most > interval*3/2 {
-			t.Errorf("%s: steps %v, want most within a tenth", name, steps)
+		if median, most := steps[10], steps[17]; median > interval*11/10 || most > interval*13/10 {
+			t.Errorf("%s: steps %v, want them within a tenth, give or take what a busy machine does", name, steps)
 		}
+	}
+	if n := len(s.asked(2)); n < 4 || n > 14 {
+		t.Errorf("dead device was asked %d times in 20 periods, want about one in 2.5", n)
 	}
 	dead := r.want("dead", 3)
 	if f := dead[0].Fields["a"]; f.Quality != Silent || dead[0].Quality != "bad" {
