@@ -116,6 +116,7 @@ func (d Device) validate(mode string, fault func(key, problem, remedy string)) {
 	}
 	if d.AddressBase != 0 && d.AddressBase != 1 {
 		fault("address_base", fmt.Sprintf("%d is out of range", d.AddressBase), "give 0 or 1")
+		d.AddressBase = 0 // for the fields below
 	}
 	if !slices.Contains([]string{"ABCD", "CDAB", "BADC", "DCBA"}, d.Order) {
 		fault("order", fmt.Sprintf("%q is unknown", d.Order), "give ABCD, CDAB, BADC or DCBA")
@@ -170,6 +171,10 @@ func (d Device) validateField(f Field, fault func(key, problem, remedy string)) 
 	}
 	if _, known := typeLens[f.Type]; !known && f.Type != "string" {
 		fault("type", fmt.Sprintf("%q is unknown", f.Type), "give u16, i16, u32, i32, u64, i64, f32, f64, bcd, string, bits, epoch or bool")
+		return
+	}
+	if (f.Table == TableCoil || f.Table == TableDiscrete) && f.Type != "bool" && f.Type != "u16" { // u16 is the default
+		fault("type", "a coil is no "+f.Type, "set type: bool, or leave it out")
 		return
 	}
 	p, key, problem, remedy := newPoint(f, d)
