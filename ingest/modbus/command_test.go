@@ -39,6 +39,7 @@ func eachBus(t *testing.T, test func(t *testing.T, s *slave, r *running)) {
 }
 
 func TestWriteAndSet(t *testing.T) {
+	t.Parallel()
 	eachBus(t, func(t *testing.T, s *slave, r *running) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -82,6 +83,7 @@ func TestWriteAndSet(t *testing.T) {
 }
 
 func TestWriteOutcomes(t *testing.T) {
+	t.Parallel()
 	eachBus(t, func(t *testing.T, s *slave, r *running) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -120,6 +122,7 @@ func TestWriteOutcomes(t *testing.T) {
 }
 
 func TestWriteOffline(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{})
 	c := newCable(s)
 	c.out()
@@ -131,6 +134,7 @@ func TestWriteOffline(t *testing.T) {
 
 // TestWriteMultiple writes single values as lists, for devices that want it.
 func TestWriteMultiple(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), coils: map[int]bool{}}})
 	d := newDevice("m", 1, time.Hour, newField("a", 0, nil))
 	d.WriteMultiple = true

@@ -34,6 +34,7 @@ func honest(t *testing.T, records []record) (good int) {
 // TestLateRepliesAreNeverTakenForOthers lets a device hesitate in all ways around the time-out: each reply is for the request it
 // belongs to, or for none.
 func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
+	t.Parallel()
 	const timeout = 30 * time.Millisecond
 	for _, tt := range []struct {
 		name   string
@@ -50,6 +51,10 @@ func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
 		{"always beyond it", nil, 25},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if testing.Short() && (tt.always > 0 || len(tt.delays) > 5) {
+				t.Skip("takes long")
+			}
+			t.Parallel()
 			u := &unit{holding: tenths(), delay: tt.always * timeout / 10}
 			for _, d := range tt.delays {
 				u.delays = append(u.delays, d*timeout/10)
@@ -68,6 +73,7 @@ func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
 }
 
 func TestLateRepliesOverTCP(t *testing.T) {
+	t.Parallel()
 	u := &unit{holding: tenths()}
 	for i := range 30 {
 		u.delays = append(u.delays, time.Duration(i*7%45)*time.Millisecond)
@@ -87,6 +93,10 @@ func TestLateRepliesOverTCP(t *testing.T) {
 // TestDeadDeviceKeepsOthersInTime has three devices on a bus, one of them dead: the others keep their period.
 func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 	const interval = 100 * time.Millisecond
+	periods := 20
+	if testing.Short() {
+		periods = 8
+	}
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}, 2: {mute: true}, 3: {holding: tenths()}})
 	cfg := lineConfig(newCable(s).link)
 	for i, name := range []string{"first", "dead", "third"} {
@@ -94,9 +104,9 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 	}
 	cfg.Bus.Timeout, cfg.Bus.DeadInterval = 75*time.Millisecond, 250*time.Millisecond
 	r := start(t, cfg)
-	r.want("first", 21)
+	r.want("first", periods+1)
 	for _, name := range []string{"first", "third"} {
-		recs := r.want(name, 21)[:21]
+		recs := r.want(name, periods+1)[:periods+1]
 		var steps []time.Duration
 		for i, rec := range recs {
 			if rec.Quality != "good" || rec.Skipped != 0 {
@@ -106,17 +116,17 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 				steps = append(steps, rec.time.Sub(recs[i-1].time))
 			}
 		}
-		mean := recs[20].time.Sub(recs[0].time) / 20
+		mean := recs[periods].time.Sub(recs[0].time) / time.Duration(periods)
 		if mean < interval*9/10 || mean > interval*11/10 {
 			t.Errorf("%s: period %s, want %s within a tenth", name, mean, interval)
 		}
 		slices.Sort(steps)
-		if median, most := steps[10], steps[17]; median > interval*11/10 || most > interval*13/10 {
+		if median, most := steps[periods/2], steps[periods*7/8]; median > interval*11/10 || most > interval*13/10 {
 			t.Errorf("%s: steps %v, want them within a tenth, give or take what a busy machine does", name, steps)
 		}
 	}
-	if n := len(s.asked(2)); n < 4 || n > 14 {
-		t.Errorf("dead device was asked %d times in 20 periods, want about one in 2.5", n)
+	if n := len(s.asked(2)); n < 3 || n > 3+periods/2 {
+		t.Errorf("dead device was asked %d times in %d periods, want about one in 2.5", n, periods)
 	}
 	dead := r.want("dead", 3)
 	if f := dead[0].Fields["a"]; f.Quality != Silent || dead[0].Quality != "bad" {
@@ -134,6 +144,7 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 }
 
 func TestMuteDeviceIsTriedAgainOnce(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {mute: true}})
 	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, spread()...)))
 	rec := r.want("m", 1)[0]
@@ -155,6 +166,7 @@ func TestMuteDeviceIsTriedAgainOnce(t *testing.T) {
 }
 
 func TestGarbledReplyIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), corrupt: 1}, 2: {holding: tenths(), corrupt: 1000}})
 	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil)), newDevice("bad", 2, time.Hour, newField("a", 0, nil))))
 	r.wantField("m", "a", Good, num("1000"))
@@ -170,6 +182,7 @@ func TestGarbledReplyIsTriedAgain(t *testing.T) {
 
 // TestNoiseBeforeReply sends what lines carry when a driver switches: a zero, ones, and the beginning of a long frame.
 func TestNoiseBeforeReply(t *testing.T) {
+	t.Parallel()
 	for _, noise := range []string{"00", "ff", "fe ff 00", "01", "01 03", "01 83", "07 03 f0", "00 00 00 00 00 00 00 00"} {
 		t.Run(noise, func(t *testing.T) {
 			s := newSlave(t, map[byte]*unit{1: {holding: tenths(), before: unhex(t, noise)}})
@@ -186,6 +199,7 @@ func TestNoiseBeforeReply(t *testing.T) {
 }
 
 func TestEchoingAdapter(t *testing.T) {
+	t.Parallel()
 	for _, echo := range []string{EchoAuto, EchoOn} {
 		t.Run(echo, func(t *testing.T) {
 			s := newSlave(t, map[byte]*unit{1: {holding: tenths(), coils: map[int]bool{}}, 2: {mute: true}})
@@ -211,6 +225,7 @@ func TestEchoingAdapter(t *testing.T) {
 }
 
 func TestBusyDeviceIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), busy: 1}, 2: {holding: tenths(), busy: 1000}})
 	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil)), newDevice("n", 2, time.Hour, newField("a", 0, nil))))
 	r.wantField("m", "a", Good, num("1000"))
@@ -229,6 +244,7 @@ func TestBusyDeviceIsAskedAgain(t *testing.T) {
 
 // TestRefusedRangeIsSplit has a device that refuses a range for one register in it.
 func TestRefusedRangeIsSplit(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), holes: []int{3, 5}}})
 	d := newDevice("m", 1, 20*time.Millisecond, newField("a", 2, nil), newField("b", 4, nil), newField("c", 5, nil), newField("d", 6, nil))
 	d.MaxGap = 2
@@ -249,6 +265,7 @@ func TestRefusedRangeIsSplit(t *testing.T) {
 
 // TestGatewayAnswersForSilentDevice: exception 11 comes from the gateway, and means that the device did not answer.
 func TestGatewayAnswersForSilentDevice(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {exception: 11}, 2: {holding: tenths()}})
 	address, _ := s.listen(s.serveTCP)
 	r := start(t, netConfig(ModeTCP, address, newDevice("m", 1, 20*time.Millisecond, newField("a", 0, nil)), newDevice("n", 2, 20*time.Millisecond, newField("a", 0, nil))))
@@ -264,6 +281,7 @@ func TestGatewayAnswersForSilentDevice(t *testing.T) {
 
 // TestAbsentPort: a line that is not there makes records too, and is opened when it comes, under whatever node.
 func TestAbsentPort(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}})
 	c := newCable(s)
 	c.out()
@@ -287,6 +305,7 @@ func TestAbsentPort(t *testing.T) {
 
 // TestConnectionIsMadeAnew: a gateway that closes an idle connection costs no record; one that goes mute gets a new connection.
 func TestConnectionIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{ModeTCP, ModeRTUOverTCP} {
 		t.Run(mode, func(t *testing.T) {
 			s := newSlave(t, map[byte]*unit{1: {holding: tenths()}})
@@ -320,6 +339,7 @@ func TestConnectionIsMadeAnew(t *testing.T) {
 }
 
 func TestStoreTakesNothing(t *testing.T) {
+	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}})
 	cfg := lineConfig(newCable(s).link, newDevice("m", 1, 5*time.Millisecond, newField("a", 0, nil)))
 	cfg.Buffer = 4 << 10

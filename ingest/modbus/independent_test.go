@@ -60,6 +60,7 @@ func (m *memory) HandleInputRegisters(r *independent.InputRegistersRequest) ([]u
 
 // TestAgainstIndependentSlave reads and writes all tables of a slave that shares no code with us.
 func TestAgainstIndependentSlave(t *testing.T) {
+	t.Parallel()
 	m := &memory{}
 	m.inputs = [200]uint16{0: 0x4366, 1: 0x8000, 2: 0xffff, 10: 0x4142, 11: 0x4300}
 	m.coils[9] = true

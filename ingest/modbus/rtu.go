@@ -163,7 +163,7 @@ func (w *rtuWire) settle(unit byte) error {
 			l.sent = false
 		}
 		if err != nil || p == nil {
-			s.end()
+			_, _ = s.end()                    // there is no request
 			s.stray, s.foreign = s.foreign, 0 // frames between exchanges are late replies
 			w.meter.scanned(&s)
 			return err
@@ -172,7 +172,7 @@ func (w *rtuWire) settle(unit byte) error {
 			w.meter.count(func(s *Stats) { s.Garbled++ })
 			return ErrGarbled
 		}
-		s.push(p)
+		_, _ = s.push(p) // there is no request
 	}
 }
 

@@ -157,7 +157,9 @@ func TestScanTakesNoDamagedReply(t *testing.T) {
 func TestScanKeepsLittle(t *testing.T) {
 	s := scan{req: readRequest(1, TableHolding, 0, 125)}
 	for range 1000 {
-		s.push(bytes.Repeat([]byte{1, 3, 0xfa}, 40))
+		if pdu, _ := s.push(bytes.Repeat([]byte{1, 3, 0xfa}, 40)); pdu != nil {
+			t.Fatalf("took % x", pdu)
+		}
 	}
 	if len(s.buf) > 4*maxHeld {
 		t.Errorf("scan holds %d bytes", len(s.buf))

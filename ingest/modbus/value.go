@@ -175,7 +175,9 @@ func (p *point) readText(data []byte) value {
 		text[i] = data[i&^1+p.order[i%2]]
 	}
 	before, _, _ := strings.Cut(string(text), "\x00")
-	before = strings.TrimRight(before, " \xff")
+	for len(before) > 0 && (before[len(before)-1] == ' ' || before[len(before)-1] == 0xff) {
+		before = before[:len(before)-1]
+	}
 	if !utf8.ValidString(before) {
 		return bad(Invalid, "no text in UTF-8", data)
 	}
