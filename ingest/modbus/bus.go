@@ -37,6 +37,9 @@ type bus struct {
 	looked time.Time
 	free   time.Time // when the next request may be sent
 
+	deferred []*job // jobs for devices that are left alone at present
+	jobDone  bool   // a job came before the polls last
+
 	trouble *trouble  // why it is not open
 	reopen  time.Time // when it is tried again
 	absent  ingest.Backoff
@@ -53,6 +56,7 @@ func (b *bus) run(ctx context.Context) error {
 		s.due, s.slot = start, time.Time{}
 	}
 	defer b.close()
+	defer b.refuseJobs("the source has stopped")
 	for ctx.Err() == nil {
 		now := time.Now()
 		if b.wire == nil && !now.Before(b.reopen) {
@@ -61,20 +65,35 @@ func (b *bus) run(ctx context.Context) error {
 		}
 		if b.wire == nil {
 			b.failDue(now)
+			b.refuseJobs(b.trouble.cause)
 			b.idle(ctx, b.nextOffline())
 			continue
 		}
-		s, next := b.pick(now)
-		if s != nil && !now.Before(b.free) && !b.waitingJob(ctx) {
-			b.ask(ctx, s)
-			continue
-		}
-		if s != nil {
-			next = b.free
-		}
-		b.idle(ctx, next)
+		b.turn(ctx, now)
 	}
 	return ctx.Err()
+}
+
+// turn sends one request, a waiting job's or the next station's in turns, or waits until there is one to send.
+func (b *bus) turn(ctx context.Context, now time.Time) {
+	if now.Before(b.free) {
+		pause(ctx, b.free.Sub(now))
+		return
+	}
+	s, next := b.pick(now)
+	if s == nil || !b.jobDone {
+		if j := b.waiting(now); j != nil {
+			b.jobDone = true
+			b.execute(ctx, j)
+			return
+		}
+	}
+	b.jobDone = false
+	if s != nil {
+		b.ask(ctx, s)
+		return
+	}
+	b.idle(ctx, minTime(next, b.nextJob(next)))
 }
 
 // connect opens the port, and closes it when ctx ends, so that no read outlasts that.
@@ -339,18 +358,7 @@ func (b *bus) idle(ctx context.Context, until time.Time) {
 	case <-ctx.Done():
 	case <-t.C:
 	case j := <-b.jobs:
-		b.execute(ctx, j)
-	}
-}
-
-// waitingJob executes a job if one waits: commands go before polls.
-func (b *bus) waitingJob(ctx context.Context) bool {
-	select {
-	case j := <-b.jobs:
-		b.execute(ctx, j)
-		return true
-	default:
-		return false
+		b.deferred = append(b.deferred, j)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -120,6 +121,40 @@ func (s *Source) do(ctx context.Context, req request) error {
 	}
 }
 
+// waiting returns a job whose device may be asked, the oldest first. Others wait their time here, and keep nobody else.
+func (b *bus) waiting(now time.Time) *job {
+	select {
+	case j := <-b.jobs:
+		b.deferred = append(b.deferred, j)
+	default:
+	}
+	for i, j := range b.deferred {
+		if st := b.stationOf(j.req.unit); st == nil || !st.hold.After(now) {
+			b.deferred = slices.Delete(b.deferred, i, i+1)
+			return j
+		}
+	}
+	return nil
+}
+
+// nextJob is when the first of the deferred jobs may be executed, or latest if there is none before.
+func (b *bus) nextJob(latest time.Time) time.Time {
+	for _, j := range b.deferred {
+		if st := b.stationOf(j.req.unit); st != nil {
+			latest = minTime(latest, st.hold)
+		}
+	}
+	return latest
+}
+
+// refuseJobs answers the deferred jobs, none of which was sent.
+func (b *bus) refuseJobs(cause string) {
+	for _, j := range b.deferred {
+		j.result <- fmt.Errorf("%w: %s", ErrOffline, cause)
+	}
+	b.deferred = nil
+}
+
 // execute writes what a job asks for.
 func (b *bus) execute(ctx context.Context, j *job) {
 	if b.wire != nil && !b.wire.certain(j.req) {
@@ -133,15 +168,11 @@ func (b *bus) execute(ctx context.Context, j *job) {
 		j.result <- fmt.Errorf("%w: the line is too noisy to hear whether the adapter repeats what it sends; set echo to on or off", ErrOffline)
 		return
 	}
-	pause(ctx, time.Until(b.free))
-	st := b.stationOf(j.req.unit)
-	if st != nil {
-		pause(ctx, min(time.Until(st.hold), 4*b.cfg.Timeout))
-	}
 	if ctx.Err() != nil || !j.state.CompareAndSwap(jobWaiting, jobBegun) {
-		j.result <- ErrOffline
+		j.result <- fmt.Errorf("%w: not sent", ErrOffline)
 		return
 	}
+	st := b.stationOf(j.req.unit)
 	_, err := b.wire.exchange(j.req)
 	now := time.Now()
 	b.free = now.Add(b.cfg.Delay)

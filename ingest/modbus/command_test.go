@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -150,5 +151,126 @@ func TestWriteMultiple(t *testing.T) {
 	}
 	if got := string(functions); !strings.Contains(got, "\x10") || !strings.Contains(got, "\x0f") || strings.ContainsAny(got, "\x05\x06") {
 		t.Errorf("functions % x, want 10 and 0f and neither 05 nor 06", functions)
+	}
+}
+
+// TestWritesToDeadDevice: commands that are not answered do not keep others from being polled or commanded.
+func TestWritesToDeadDevice(t *testing.T) {
+	t.Parallel()
+	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}, 2: {mute: true}})
+	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, 100*time.Millisecond, newField("a", 0, nil)), newDevice("dead", 2, time.Hour, newField("a", 0, nil))))
+	r.want("m", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := r.Write(ctx, Write{Device: "dead", Registers: []uint16{1}}); err == nil {
+					t.Error("Write() to a dead device = nil")
+				}
+			}
+		})
+	}
+	began, before := time.Now(), len(r.records("m"))
+	for i := range 5 {
+		if err := r.Write(ctx, Write{Device: "m", Address: 1, Registers: []uint16{uint16(i)}}); err != nil {
+			t.Errorf("Write() = %v", err)
+		}
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("5 writes took %s", took)
+	}
+	r.want("m", before+10)
+	if took := time.Since(began); took > 1600*time.Millisecond {
+		t.Errorf("10 polls took %s, want a second or little more", took)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestFloodOfWrites: commands without end leave every second turn to the polls.
+func TestFloodOfWrites(t *testing.T) {
+	t.Parallel()
+	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}, 2: {holding: tenths()}})
+	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil)), newDevice("n", 2, 50*time.Millisecond, newField("a", 0, nil))))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := r.Write(ctx, Write{Device: "m", Registers: []uint16{1}}); err != nil && ctx.Err() == nil {
+					t.Errorf("Write() = %v", err)
+				}
+			}
+		})
+	}
+	until(t, "writes", func() bool { return len(s.asked(1)) > 20 })
+	began, before := time.Now(), len(r.records("n"))
+	r.want("n", before+10)
+	if took := time.Since(began); took > 800*time.Millisecond {
+		t.Errorf("10 polls took %s, want half a second or little more", took)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestWriteBeforeEchoIsKnown: the reply to a single write looks like its echo, so the adapter is listened to before the first.
+func TestWriteBeforeEchoIsKnown(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		replies bool // the device answers writes
+		want    error
+	}{{"a dead device is no success", false, ErrNoReply}, {"a reply behind the echo is", true, nil}} {
+		t.Run(tt.name, func(t *testing.T) {
+			var functions []byte
+			p := newScripted(func(_ int, sent []byte) [][]byte {
+				functions = append(functions, sent[1])
+				if tt.replies && sent[1] == fnWriteRegister {
+					return [][]byte{sent, sent}
+				}
+				return [][]byte{sent}
+			})
+			c := lineConfig("/dev/ttyUSB0", newDevice("m", 1, time.Second, newField("a", 0, nil)))
+			st, err := newStation(c.Devices[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := &bus{cfg: c.Bus, stations: []*station{st}, port: p, wire: newRTUWire(p, c.Bus, &meter{}), meter: &meter{}}
+			j := &job{req: registersRequest(1, 1, []uint16{3}, false), result: make(chan error, 1)}
+			b.execute(t.Context(), j)
+			if err := <-j.result; !errors.Is(err, tt.want) {
+				t.Errorf("outcome %v, want %v", err, tt.want)
+			}
+			if string(functions) != "\x03\x06" {
+				t.Errorf("functions % x were sent, want a read and the write", functions)
+			}
+		})
+	}
+}
+
+// TestLateConfirmation: the confirmation of a write that came too late confirms no later one.
+func TestLateConfirmation(t *testing.T) {
+	t.Parallel()
+	u := &unit{holding: tenths()}
+	s := newSlave(t, map[byte]*unit{1: u})
+	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil))))
+	r.want("m", 1)
+	writes := 0
+	s.change(func() {
+		u.delays = []time.Duration{90 * time.Millisecond} // the time-out is 60
+		u.answer = func(pdu []byte) []byte {
+			if writes++; writes > 1 {
+				return nil
+			}
+			return u.serve(pdu)
+		}
+	})
+	for i := range 2 {
+		if err := r.Write(t.Context(), Write{Device: "m", Registers: []uint16{uint16(i), 2}}); !errors.Is(err, ErrNoReply) {
+			t.Errorf("Write() %d = %v, want no reply", i, err)
+		}
+	}
+	if st := r.Stats(); st.Late != 1 {
+		t.Errorf("stats %+v, want one late reply", st)
 	}
 }

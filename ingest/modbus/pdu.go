@@ -28,7 +28,6 @@ const (
 	maxWriteRegisters = 123
 	maxWriteCoils     = 1968
 	maxPDU            = 253
-	broadcast         = 0 // unit 0 on a serial line: everybody listens, nobody replies
 )
 
 // Exception is a device's refusal of a request.

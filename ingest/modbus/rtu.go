@@ -10,7 +10,6 @@ const (
 	fixedAbove = 19200
 	leastWait  = 500 * time.Microsecond // for looking whether something waits to be read
 	neverQuiet = time.Second            // a line that talks longer than this, and the time-out, is unusable
-	turnaround = 100 * time.Millisecond // for the devices to take a broadcast. The same, section 2.4.1
 )
 
 // pace is how fast a line is.
@@ -85,9 +84,6 @@ func (w *rtuWire) exchange(q request) ([]byte, error) {
 		return nil, err
 	}
 	onLine := time.Duration(len(frame)) * w.char
-	if q.unit == broadcast {
-		return nil, w.discard(time.Now().Add(onLine + turnaround))
-	}
 	deadline := time.Now().Add(onLine + w.timeout + time.Duration(q.replyLen()+3)*w.char)
 	s := scan{req: q}
 	if w.hearing == echoes || !w.fixed && !q.equalReply() {
@@ -173,16 +169,5 @@ func (w *rtuWire) settle(unit byte) error {
 			return ErrGarbled
 		}
 		_, _ = s.push(p) // there is no request
-	}
-}
-
-// discard reads and drops until a deadline.
-func (w *rtuWire) discard(deadline time.Time) error {
-	for {
-		p, err := w.read(deadline)
-		if err != nil || p == nil {
-			return err
-		}
-		w.last = time.Now()
 	}
 }

@@ -239,3 +239,27 @@ func TestRecordForm(t *testing.T) {
 		t.Errorf("record %s, want raw bytes", got)
 	}
 }
+
+func TestPace(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		set       func(*Bus)
+		char, gap time.Duration
+	}{
+		{"9600 8N1", func(*Bus) {}, 1041666, 3645831},
+		{"19200 8E1", func(b *Bus) { b.Baud, b.Parity = 19200, "even" }, 572916, 2005206},
+		{"115200", func(b *Bus) { b.Baud = 115200 }, 86805, 1750000},
+		{"1200, 2 stop bits", func(b *Bus) { b.Baud, b.StopBits = 1200, 2 }, 9166666, 32083331},
+		{"gap as configured", func(b *Bus) { b.Gap = 20 * time.Millisecond }, 1041666, 20 * time.Millisecond},
+		{"network", func(b *Bus) { b.Mode = ModeRTUOverTCP }, 0, 1750000},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b Bus
+			b.SetDefaults()
+			tt.set(&b)
+			if p := b.pace(); p.char != tt.char || p.gap != tt.gap {
+				t.Errorf("pace() = %s a character, %s idle, want %s, %s", p.char, p.gap, tt.char, tt.gap)
+			}
+		})
+	}
+}

@@ -2,6 +2,7 @@ package modbus
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"slices"
 	"strings"
@@ -204,5 +205,66 @@ func TestNumeric(t *testing.T) {
 	}
 	if v := decoded(t, ofType("u16", ""), []byte{0, 7}); v.numeric() != 7 {
 		t.Errorf("7 counts as %v", v.numeric())
+	}
+}
+
+// FuzzDecode reads anything as any type: what comes out is JSON, and a number that was read is written back as it was.
+func FuzzDecode(f *testing.F) {
+	kinds := []string{"u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64", "bcd", "string", "bits", "epoch"}
+	f.Add([]byte{0x43, 0x66, 0x80, 0x00}, uint8(6), uint8(1), 0.1, -40.0, int8(-2))
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, uint8(4), uint8(0), 1.0, 0.0, int8(0))
+	f.Add([]byte("a\x00b\xff"), uint8(9), uint8(0), 1.0, 0.0, int8(0))
+	f.Fuzz(func(t *testing.T, data []byte, kind, order uint8, scale, offset float64, exponent int8) {
+		if math.IsNaN(scale+offset) || math.IsInf(scale+offset, 0) || scale == 0 {
+			t.Skip("no configuration has it")
+		}
+		d := newDevice("d", 1, time.Second)
+		d.Order = []string{"ABCD", "CDAB", "BADC", "DCBA"}[order%4]
+		field := newField("x", 0, func(f *Field) { f.Type, f.Scale, f.Offset = kinds[int(kind)%len(kinds)], scale, offset })
+		if field.Type == "string" {
+			field.Len = 1 + int(order)%20
+		}
+		p, _, problem, _ := newPoint(field, d)
+		if problem != "" {
+			t.Fatal(problem)
+		}
+		data = append(data, make([]byte, 2*p.count)...)[:2*p.count]
+		v := p.decode(data, int(exponent)%21)
+		if text := v.append(nil, "V", true); !json.Valid(text) {
+			t.Fatalf("% x as %s = %s, which is no JSON", data, field.Type, text)
+		}
+		if exponent%21 != 0 || v.quality != Good || p.settable() != "" || field.Type == "string" || field.Type[0] == 'f' {
+			return
+		}
+		words, err := p.encode(v.text)
+		if err != nil {
+			t.Fatalf("% x as %s = %s, which cannot be written: %v", data, field.Type, v.text, err)
+		}
+		for i, w := range words {
+			if w != uint16(data[2*i])<<8|uint16(data[2*i+1]) {
+				t.Fatalf("% x as %s = %s, which is written as %04x", data, field.Type, v.text, words)
+			}
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, bench := range []struct {
+		name  string
+		field Field
+	}{{"u16", ofType("u16", "")}, {"f32", ofType("f32", "CDAB")}, {"i16-scaled", newField("x", 0, func(f *Field) { f.Type, f.Scale = "i16", 0.1 })}} {
+		b.Run("type="+bench.name, func(b *testing.B) {
+			p, _, problem, _ := newPoint(bench.field, newDevice("d", 1, time.Second))
+			if problem != "" {
+				b.Fatal(problem)
+			}
+			data := []byte{0x43, 0x66, 0x80, 0x00}[:2*p.count]
+			b.ReportAllocs()
+			for b.Loop() {
+				if v := p.decode(data, 0); v.quality != Good {
+					b.Fatal(v.detail)
+				}
+			}
+		})
 	}
 }
