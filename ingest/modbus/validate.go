@@ -18,7 +18,7 @@ const (
 	minBuffer   = 4 << 10
 	maxBuffer   = 256 << 20
 	maxUnit     = 255
-	giveTimeout = "give 5ms to 1m"
+	giveTimeout = "give 5ms or more"
 )
 
 // nameForm is what a subject token can hold.
