@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-edge/holdfast/ingest/modbus"
 )
 
 // system is what the checks ask the machine.
@@ -116,38 +118,72 @@ func (c check) routes() {
 func (c check) inputs() {
 	for i, s := range c.cfg.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
+		var given []string
+		for _, in := range []struct {
+			name  string
+			there bool
+		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"modbus", s.Modbus != nil}} {
+			if in.there {
+				given = append(given, in.name)
+			}
+		}
 		switch {
-		case s.Serial == nil && s.MQTT == nil:
-			c.fault(path, "says not where its records come from", "add a section serial or mqtt")
-		case s.Serial != nil && s.MQTT != nil:
-			c.fault(path, "has two inputs, serial and mqtt", "make two sources of it")
+		case len(given) == 0:
+			c.fault(path, "says not where its records come from", "add a section serial, mqtt or modbus")
+		case len(given) > 1:
+			c.fault(path, "has more than one input: "+strings.Join(given, " and "), "make one source of each")
 		case s.Serial != nil && s.Frame == nil:
 			c.fault(path+".frame", "is missing, so the bytes of the line cannot be cut into records", "add it, such as frame: line or frame: nmea")
 		case s.MQTT != nil && s.Frame != nil:
 			c.fault(path+".frame", "is for serial lines: an MQTT message is a record already", "remove it")
+		case s.Modbus != nil && s.Frame != nil:
+			c.fault(path+".frame", "is for serial lines: a poll of a Modbus device is a record already", "remove it")
 		}
 	}
+}
+
+// input is what a source has to itself.
+type input struct{ key, device string }
+
+// line returns the device or address that no other source may use; ok is false if there is none.
+func (s Source) line() (in input, ok bool) {
+	switch {
+	case s.Serial != nil:
+		in = input{"serial.port", s.Serial.Port}
+	case s.Modbus != nil && s.Modbus.Bus.Mode == modbus.ModeRTU:
+		in = input{"modbus.bus.port", s.Modbus.Bus.Port}
+	case s.Modbus != nil:
+		in = input{"modbus.bus.address", s.Modbus.Bus.Address}
+	}
+	return in, in.device != ""
 }
 
 // devices checks that no two sources read from one device, by whatever name.
 func (c check) devices() {
 	owner := map[string]int{}
 	for i, s := range c.cfg.Sources {
-		if s.Serial == nil || s.Serial.Port == "" {
+		in, ok := s.line()
+		if !ok {
 			continue
 		}
-		device := c.system.device(s.Serial.Port)
+		device := strings.ToLower(in.device)
+		if !strings.HasSuffix(in.key, "address") {
+			device = c.system.device(in.device)
+		}
 		first, taken := owner[device]
 		if !taken {
 			owner[device] = i
 			continue
 		}
 		also := ""
-		if other := c.cfg.Sources[first].Serial.Port; other != s.Serial.Port {
-			also = fmt.Sprintf(" as %s", other)
+		if other, _ := c.cfg.Sources[first].line(); other.device != in.device {
+			also = fmt.Sprintf(" as %s", other.device)
 		}
-		c.fault(fmt.Sprintf("sources[%d].serial.port", i), fmt.Sprintf("%s is the device of sources[%d]%s already", s.Serial.Port, first, also),
-			"one source reads a line: remove one of the two, or correct its port")
+		remedy := "one source reads a line: remove one of the two, or correct its port"
+		if s.Modbus != nil {
+			remedy = "one source owns a bus: list its devices there, or correct " + in.key
+		}
+		c.fault(fmt.Sprintf("sources[%d].%s", i, in.key), fmt.Sprintf("%s is the device of sources[%d]%s already", in.device, first, also), remedy)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest/frame"
+	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -41,13 +42,15 @@ type Stream struct {
 	Forward              forward.Config `yaml:"forward" doc:"how the hub gets this stream"`
 }
 
-// Source is an entry of the sources. In a configuration without faults exactly one of Serial and MQTT is there, and Frame with Serial.
+// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT and Modbus is there, and Frame
+// with Serial.
 type Source struct {
 	Name   string         `yaml:"name" doc:"name of the source: letters, digits, - and _"`
 	Into   string         `yaml:"into" doc:"stream that takes its records"`
 	Serial *serial.Config `yaml:"serial" doc:"a serial line; needs frame"`
 	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
 	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
+	Modbus *modbus.Config `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
 }
 
 // Load reads a configuration file. It returns all faults it finds, sorted by line; with any of them the configuration must not be used. Relative

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-edge/holdfast/ingest/frame"
+	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 )
@@ -68,14 +69,30 @@ func example() Config {
 			Name: "zigbee", Into: "SENSORS",
 			MQTT: build(func(c *mqtt.Config) { c.Broker, c.Topics = "tcp://127.0.0.1:1883", []string{"zigbee2mqtt/#"} }),
 		},
+		{Name: "meters", Into: "SENSORS", Modbus: build(exampleBus)},
 	}
 	return cfg
 }
 
+// exampleBus has a device with a number and a bit, so that all keys of a field are there.
+func exampleBus(c *modbus.Config) {
+	c.Bus.Port = "/dev/ttyS1"
+	least, most, lowest := 0.0, 300.0, 0
+	c.Devices = []modbus.Device{*build(func(d *modbus.Device) {
+		d.Name, d.Unit = "pump", 1
+		d.Fields = []modbus.Field{
+			*build(func(f *modbus.Field) {
+				f.Name, f.Type, f.Unit, f.Min, f.Max = "voltage", "f32", "V", &least, &most
+			}),
+			*build(func(f *modbus.Field) { f.Name, f.Address, f.Type, f.Bit = "running", 10, "bool", &lowest }),
+		}
+	})}
+}
+
 const exampleHead = `# Configuration of Holdfast: every key, at its default. Keys with an example in the place of a default: leaf.name, and
-# in streams and sources name, into, port, type, broker and topics. Whatever is left out has its default; a key that is not
-# known is a fault. Sizes are 64MiB or 2GB, durations 5ms, 10s, 12h or 30d. Relative file names are taken from the folder of
-# this file. After a change: holdfast check
+# in streams and sources name, into, port, type, broker and topics, and what describes a Modbus device. Whatever is left out
+# has its default; a key that is not known is a fault. Sizes are 64MiB or 2GB, durations 5ms, 10s, 12h or 30d. Relative file
+# names are taken from the folder of this file. After a change: holdfast check
 #
 # Generated from the code: go test ./configs -update
 

@@ -46,6 +46,7 @@ var homes = map[string][]string{
 	"go.yaml.in/yaml/v3":                  {"configs"},
 	"github.com/hanwen/go-fuse/v2":        {"rig/..."},
 	"github.com/creack/pty":               {"rig/...", "cmd/holdfast/demo"},
+	"github.com/simonvetter/modbus":       {}, // tests only: a slave that is not ours
 }
 
 // source is one Go file of the module.

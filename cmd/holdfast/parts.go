@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/storage"
@@ -60,6 +61,8 @@ func newSources(cfg configs.Config, store *storage.Store, log *slog.Logger) ([]i
 		switch {
 		case s.Serial != nil:
 			source, err = serial.New(s.Name, *s.Serial, *s.Frame, log)
+		case s.Modbus != nil:
+			source, err = modbus.New(s.Name, *s.Modbus, log)
 		case s.MQTT != nil:
 			source, err = mqtt.New(mqtt.Options{
 				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
