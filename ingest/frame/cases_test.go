@@ -27,7 +27,7 @@ func fieldCase(t *testing.T, id string) []byte {
 			continue
 		}
 		if digits, ok := strings.CutPrefix(c.Input, "hex:"); ok {
-			b, err := hex.DecodeString(digits)
+			b, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,12 +19,15 @@ type Framer interface {
 
 // Frame is one message of the line, or bytes that belong to none.
 type Frame struct {
-	Data   []byte    // the message without its terminator; of rejected bytes the first ones; the caller's own
+	// Data is the message without its terminator, without escapes, and without what stands around it where a type says so; of
+	// rejected bytes the first ones as they were on the line. It is the caller's own.
+	Data   []byte
 	Tag    []byte    // NMEA TAG blocks in front of the message, backslashes included; nil for none
 	First  time.Time // when the first byte was read
 	Last   time.Time // when the last byte was read
-	Size   int       // bytes on the line, Tag included and terminator not: more than len(Data) when rejected bytes were too many to keep
+	Size   int       // bytes on the line, escapes and checksums and Tag included, terminators between messages not
 	Reject string    // why the bytes are rejected; empty for a message
+	Detail string    // more about the reason, for people; empty for nothing more
 }
 
 // Reasons for which bytes are rejected, besides those given to Reset.
@@ -32,11 +35,23 @@ const (
 	Noise       = "noise"                      // between messages
 	Overlong    = "overlong"                   // above the maximum without an end
 	Truncated   = "truncated"                  // a new message began before the end of this one
+	Silence     = "cut off by silence"         // the line was silent before the end of it
+	Incomplete  = "incomplete"                 // some of its sentences did not come in time
 	BadChecksum = "bad checksum"               // checksum of other bytes than these
-	BadDigits   = "bad checksum digits"        // no two hexadecimal digits behind the asterisk, or more than these
+	BadDigits   = "bad checksum digits"        // no hexadecimal digits, or more or fewer than must be
 	NoChecksum  = "no checksum"                // required, and not there
-	NoAddress   = "no sentence address"        // nothing that names the sentence
-	BadByte     = "bad byte"                   // not printable, in a sentence without a checksum
+	BadParity   = "bad parity"                 // of one byte or more
+	BadLength   = "bad length"                 // a length that cannot be
+	BadEscape   = "bad escape"                 // an escape that stands for nothing
+	BadCode     = "bad code"                   // a COBS code that runs past the end
+	BadFields   = "bad fields"                 // numbers of an AIS sentence that cannot be
+	BadValue    = "bad value"                  // of a sensor, that is no number
+	NoStop      = "no stop byte"               // another byte where a message ends
+	Aborted     = "aborted"                    // given up by the sender
+	TooShort    = "too short"                  // for an address and a checksum
+	LineEnds    = "line ends changed"          // right but for the bytes at the ends of lines
+	NoAddress   = "no sentence address"        // nothing that names the sentence, or the sensor
+	BadByte     = "bad byte"                   // not printable, in a text without a checksum
 	BadTag      = "bad TAG block"              // checksum or end of the TAG block is wrong
 	LoneTag     = "TAG block without sentence" // followed by something else
 )
@@ -55,20 +70,63 @@ func New(cfg Config) (Framer, error) {
 	if fault != nil {
 		return nil, fault
 	}
+	m, err := newMachine(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Parity == ParityEven || cfg.Parity == ParityOdd {
+		m = &parity{machine: m, odd: cfg.Parity == ParityOdd}
+	}
+	return pusher{m}, nil
+}
+
+// newMachine returns the machine of a type.
+func newMachine(cfg Config) (machine, error) {
 	limit := cfg.limit()
+	bare := cfg.Checksum == ChecksumOptional
+	bcc := cfg.BCC == BCCXOR
 	switch cfg.Type {
 	case TypeLine:
-		return pusher{&line{limit: limit, trim: cfg.TrimNUL}}, nil
+		return &line{limit: limit, trim: cfg.TrimNUL}, nil
 	case TypeDelimiter:
 		end, err := unescape(cfg.Delimiter)
-		if err != nil {
-			return nil, err
-		}
-		return pusher{&delimiter{end: end, limit: limit, include: cfg.Include}}, nil
+		return &delimiter{end: end, limit: limit, include: cfg.Include}, err
+	case TypeGap:
+		return &gap{limit: limit, gap: cfg.Gap}, nil
+	case TypeSLIP:
+		return newSLIP(limit), nil
+	case TypeCOBS:
+		return newCOBS(limit), nil
+	case TypeHDLC:
+		return newHDLC(limit), nil
 	case TypeNMEA:
-		return pusher{&nmea{limit: limit, bare: cfg.Checksum == ChecksumOptional}}, nil
+		return &nmea{limit: limit, bare: bare}, nil
+	case TypeAIS:
+		return &ais{nmea: nmea{limit: limit, bare: bare}, timeout: cfg.timeout()}, nil
+	case TypeVEDirect:
+		return &vedirect{limit: limit}, nil
+	case TypeSDI12:
+		return newSDI12(limit, bare), nil
 	}
-	return nil, fmt.Errorf("frame: type %q is unknown: use %s, %s or %s", cfg.Type, TypeLine, TypeDelimiter, TypeNMEA)
+	sync, err := unescape(cfg.Sync)
+	if err != nil {
+		return nil, err
+	}
+	rules := map[string]rule{
+		TypeSTXETX: &stxETX{limit: limit, bcc: bcc},
+		TypeFixed:  fixed{size: cfg.Length, sync: sync},
+		TypeLength: lengthPrefixed{limit: limit, sync: sync, kind: cfg.LengthType, offset: cfg.Offset, whole: cfg.IncludesHeader,
+			trailer: cfg.Trailer, include: cfg.Include},
+		TypeDSMR: &dsmr{limit: limit, bare: bare},
+		TypeIEC:  &iec{limit: limit, bare: bare},
+		TypeSML:  &sml{limit: limit},
+		TypeMBus: mbus{},
+		TypePMS:  pms{},
+	}
+	if cfg.DLE {
+		rules[TypeSTXETX] = &dleSTX{limit: limit, bcc: bcc}
+	}
+	return &scanner{rule: rules[cfg.Type], limit: limit, gap: cfg.Gap}, nil
 }
 
 // machine finds frames byte by byte, so that no framer can depend on how the bytes arrive.
@@ -76,19 +134,34 @@ type machine interface {
 	step(b byte, t time.Time)
 	reset(reason string)
 	take() []Frame
+	held() int        // bytes that are in no frame yet
+	terminators() int // bytes that are in no frame, because they are between two
 }
 
-// pusher makes a Framer of a machine that knows no time-outs.
+// timed is a machine to which silence means something.
+type timed interface {
+	tick(t time.Time) // nothing came between the last byte and t
+}
+
+// pusher makes a Framer of a machine.
 type pusher struct{ machine }
 
 func (p pusher) Push(b []byte, t time.Time) []Frame {
+	if m, ok := p.machine.(timed); ok {
+		m.tick(t)
+	}
 	for _, c := range b {
 		p.step(c, t)
 	}
 	return p.take()
 }
 
-func (p pusher) Tick(time.Time) []Frame { return nil }
+func (p pusher) Tick(t time.Time) []Frame {
+	if m, ok := p.machine.(timed); ok {
+		m.tick(t)
+	}
+	return p.take()
+}
 
 func (p pusher) Reset(reason string) []Frame {
 	p.reset(reason)
@@ -100,6 +173,8 @@ type queue struct {
 	out   []Frame
 	ended int // bytes taken as terminators
 }
+
+func (q *queue) terminators() int { return q.ended }
 
 func (q *queue) take() []Frame {
 	out := q.out

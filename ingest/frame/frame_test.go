@@ -180,7 +180,7 @@ func TestEndlessNoise(t *testing.T) {
 					}
 					total += fr.Size
 				}
-				if _, held := bytesOf(m); held > 2*chunk {
+				if held := m.held(); held > 2*chunk {
 					t.Fatalf("%d bytes not accounted for yet", held)
 				}
 			}
