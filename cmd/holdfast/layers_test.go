@@ -42,6 +42,8 @@ var homes = map[string][]string{
 	"go.bug.st/serial":                    {"ingest/serial"},
 	"github.com/eclipse/paho.mqtt.golang": {"ingest/mqtt"},
 	"github.com/coreos/go-systemd/v22":    {"systemd"},
+	"github.com/expr-lang/expr":           {"ingest/decode"},
+	"github.com/fxamacker/cbor/v2":        {"ingest/decode"},
 	"github.com/nats-io/nats-server/v2":   {"leaf", "rig/..."},
 	"go.yaml.in/yaml/v3":                  {"configs"},
 	"github.com/hanwen/go-fuse/v2":        {"rig/..."},
