@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"io"
+	"strings"
 )
 
 // skipColumn is the name of a column that is left out.
@@ -54,8 +55,8 @@ func (c csvParser) parse(data []byte) (any, error) {
 
 // cell reads a value, with blanks around a number left out.
 func cell(s string) any {
-	if v := typed(string(bytes.TrimSpace([]byte(s)))); v == nil || isNumber(v) {
+	if v := typed(strings.TrimSpace(s)); v == nil || isNumber(v) {
 		return v
 	}
-	return s
+	return strings.ToValidUTF8(s, "\ufffd")
 }

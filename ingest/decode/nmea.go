@@ -81,7 +81,7 @@ func readSentence(s string) (sentence, error) {
 	case len(address) >= 5:
 		out.talker, out.kind = address[:len(address)-3], address[len(address)-3:]
 	}
-	if out.kind == "" {
+	if out.kind == "" || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return sentence{}, reject(ReasonSyntax, "%.60q has no address", s)
 	}
 	return out, nil
