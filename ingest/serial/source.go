@@ -38,6 +38,7 @@ type Source struct {
 	name   string
 	cfg    Config
 	framer frame.Framer
+	pause  time.Duration // a silence that the framer wants to know of soon; 0: none
 	log    *slog.Logger
 	open   func(Config) (device, error)
 
@@ -69,7 +70,7 @@ func New(name string, cfg Config, frames frame.Config, log *slog.Logger) (*Sourc
 		return nil, fmt.Errorf("serial source %s: %w", name, err)
 	}
 	log = log.With("source", name, "device", cfg.Port)
-	return &Source{name: name, cfg: cfg, framer: framer, log: log, open: open, queue: newQueue(cfg.Buffer), cond: ingest.NewCondition(log)}, nil
+	return &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, queue: newQueue(cfg.Buffer), cond: ingest.NewCondition(log)}, nil
 }
 
 // Name is the configured name.
@@ -204,7 +205,7 @@ func (s *Source) read(ctx context.Context, dev device) error {
 	w := newWatch(s)
 	buf := make([]byte, 4096)
 	for {
-		if err := dev.SetReadDeadline(time.Now().Add(w.tick)); err != nil {
+		if err := dev.SetReadDeadline(time.Now().Add(w.wait())); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -221,7 +222,8 @@ func (s *Source) read(ctx context.Context, dev device) error {
 				return errors.New("it reads as empty without waiting")
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			s.take(s.framer.Tick(now))
+			w.fresh = false
+			w.heard(s.take(s.framer.Tick(now)), 0, now)
 		case errors.Is(err, io.EOF):
 			return errors.New("it hung up")
 		case err != nil:

@@ -331,3 +331,24 @@ func TestTagBecomesHeader(t *testing.T) {
 		t.Errorf("header %s = %q", HeaderTag, got)
 	}
 }
+
+// TestGap reads messages that only a silence ends: each comes soon after it, not with the next one, and keeps the source from being
+// silent.
+func TestGap(t *testing.T) {
+	leak.Check(t)
+	p := newPlug(t)
+	cfg := p.config()
+	cfg.Silence = time.Hour // a second between ticks, were it not for the gap
+	r := start(t, cfg, frame.Config{Type: frame.TypeGap, Gap: 20 * time.Millisecond})
+	r.becomes(t, ingest.Running)
+	began := time.Now()
+	var want []string
+	for i := range 3 {
+		want = append(want, fmt.Sprintf("message %d", i))
+		p.send(want[i])
+		r.wants(t, want...)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("three messages took %s, want each about 20ms after its end", took)
+	}
+}

@@ -17,6 +17,8 @@ type watch struct {
 	bytes  int64     // that came since
 	silent bool
 
+	fresh bool // bytes came, and the framer was not told of a silence since
+
 	empty int       // reads without bytes and without waiting, in a row
 	since time.Time // when the first of them was
 }
@@ -30,9 +32,18 @@ func newWatch(s *Source) *watch {
 	return w
 }
 
+// wait returns how long a read may take: a framer that goes by silences is told of one soon, but only once.
+func (w *watch) wait() time.Duration {
+	if w.fresh && w.source.pause > 0 {
+		return min(w.tick, w.source.pause)
+	}
+	return w.tick
+}
+
 // heard takes note of n bytes and the good frames they completed.
 func (w *watch) heard(good, n int, now time.Time) {
 	w.empty = 0
+	w.fresh = w.fresh || n > 0
 	w.bytes += int64(n)
 	if good == 0 {
 		return
