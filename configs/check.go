@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 )
 
@@ -138,6 +139,12 @@ func (c check) inputs() {
 			c.fault(path+".frame", "is for serial lines: an MQTT message is a record already", "remove it")
 		case s.Modbus != nil && s.Frame != nil:
 			c.fault(path+".frame", "is for serial lines: a poll of a Modbus device is a record already", "remove it")
+		}
+		if s.Decode == nil && s.Transform != nil {
+			c.fault(path+".transform", "works on decoded messages, and there is no decode", "add it, such as decode: json")
+		}
+		if s.Decode == nil && s.Keep != "" && s.Keep != convert.KeepBoth && !c.doubtful(path+".keep") {
+			c.fault(path+".keep", "says what to keep of a decoded message, and there is no decode", "add it, such as decode: json, or remove keep")
 		}
 	}
 }

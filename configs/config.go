@@ -9,6 +9,8 @@ import (
 	"reflect"
 
 	"github.com/holdfast-edge/holdfast/forward"
+	"github.com/holdfast-edge/holdfast/ingest/convert"
+	decoding "github.com/holdfast-edge/holdfast/ingest/decode" // decode is the function that reads the file
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
@@ -51,7 +53,14 @@ type Source struct {
 	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
 	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
 	Modbus *modbus.Config `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
+
+	Decode    *decoding.Config    `yaml:"decode" doc:"how its messages are read, such as decode: json; without it they are stored as they are"`
+	Keep      string              `yaml:"keep" enum:"raw,decoded,both" doc:"what is stored of a message that was decoded; one that cannot be decoded is stored as it is"`
+	Transform *decoding.Transform `yaml:"transform" doc:"what becomes of a decoded message"`
 }
+
+// SetDefaults keeps messages beside what they say.
+func (s *Source) SetDefaults() { s.Keep = convert.KeepBoth }
 
 // Load reads a configuration file. It returns all faults it finds, sorted by line; with any of them the configuration must not be used. Relative
 // file names in it are taken from the folder of the file. The error says that the file cannot be read.

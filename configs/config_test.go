@@ -79,9 +79,10 @@ sources:
 			Name: "gps", Into: "SENSORS",
 			Serial: build(func(c *serial.Config) { c.Port, c.Baud = "/dev/serial/by-id/usb-u-blox", 4800 }),
 			Frame:  build(func(c *frame.Config) { c.Type = "nmea" }),
+			Keep:   "both",
 		},
 		{
-			Name: "zigbee", Into: "SENSORS",
+			Name: "zigbee", Into: "SENSORS", Keep: "both",
 			MQTT: build(func(c *mqtt.Config) {
 				c.Broker, c.Topics, c.PasswordFile, c.User = "tcp://127.0.0.1:1883", []string{"zigbee2mqtt/#"}, "/etc/pw", "me"
 			}),

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	decoding "github.com/holdfast-edge/holdfast/ingest/decode"
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
@@ -64,12 +65,24 @@ func example() Config {
 			Name: "gps", Into: "SENSORS",
 			Serial: build(func(c *serial.Config) { c.Port = "/dev/serial/by-id/usb-u-blox_GNSS_receiver-if00" }),
 			Frame:  build(func(c *frame.Config) { c.Type = "nmea" }),
+			Keep:   "both",
 		},
 		{
 			Name: "zigbee", Into: "SENSORS",
 			MQTT: build(func(c *mqtt.Config) { c.Broker, c.Topics = "tcp://127.0.0.1:1883", []string{"zigbee2mqtt/#"} }),
+			Keep: "both",
 		},
-		{Name: "meters", Into: "SENSORS", Modbus: build(exampleBus)},
+		{
+			Name: "dust", Into: "SENSORS",
+			Serial: build(func(c *serial.Config) { c.Port = "/dev/ttyAMA0" }),
+			Frame:  build(func(c *frame.Config) { c.Type = "pms5003" }),
+			Decode: build(func(c *decoding.Config) {
+				c.Format, c.Fields = "registers", []decoding.Field{{Name: "pm25", At: 12, Type: "u16", Unit: "ug/m3"}}
+			}),
+			Keep:      "both",
+			Transform: build(func(*decoding.Transform) {}),
+		},
+		{Name: "meters", Into: "SENSORS", Modbus: build(exampleBus), Keep: "both"},
 	}
 	return cfg
 }
@@ -90,9 +103,9 @@ func exampleBus(c *modbus.Config) {
 }
 
 const exampleHead = `# Configuration of Holdfast: every key, at its default. Keys with an example in the place of a default: leaf.name, and
-# in streams and sources name, into, port, type, broker and topics, and what describes a Modbus device. Whatever is left out
-# has its default; a key that is not known is a fault. Sizes are 64MiB or 2GB, durations 5ms, 10s, 12h or 30d. Relative file
-# names are taken from the folder of this file. After a change: holdfast check
+# in streams and sources name, into, port, type, broker, topics, format, fields, and what describes
+# a Modbus device. Whatever is left out has its default; a key that is not known is a fault. Sizes are 64MiB or 2GB,
+# durations 5ms, 10s, 12h or 30d. Relative file names are taken from the folder of this file. After a change: holdfast check
 #
 # Generated from the code: go test ./configs -update
 

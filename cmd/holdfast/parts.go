@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
@@ -70,10 +71,27 @@ func newSources(cfg configs.Config, store *storage.Store, log *slog.Logger) ([]i
 				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
 			})
 		}
+		if err == nil && s.Decode != nil {
+			source, err = convert.New(source, convertOptions(cfg, s, log))
+		}
 		if err != nil {
 			return nil, exitError{exitConfig, fmt.Errorf("source %s: %w", s.Name, err)}
 		}
 		entries = append(entries, ingest.Entry{Source: source, Stream: s.Into})
 	}
 	return entries, nil
+}
+
+// convertOptions says how the messages of a source are decoded.
+func convertOptions(cfg configs.Config, s configs.Source, log *slog.Logger) convert.Options {
+	opt := convert.Options{Decode: *s.Decode, Keep: s.Keep, Log: log}
+	if s.Transform != nil {
+		opt.Transform = *s.Transform
+	}
+	for _, stream := range cfg.Streams {
+		if stream.Name == s.Into {
+			opt.MaxSize = stream.MaxMsgSize
+		}
+	}
+	return opt
 }

@@ -171,8 +171,8 @@ func newRenames(pairs []string) ([][2]string, error) {
 	return all, nil
 }
 
-// Apply returns the records that a decoded message becomes; none, without an error, when it is dropped. The error is an *Error. p is
-// not changed, and the records may share parts of it.
+// Apply returns the records that a decoded message becomes; nil, without an error, when it is dropped, and an empty list when split
+// makes nothing of it. The error is an *Error. p is not changed, and the records may share parts of it.
 func (t *Transformer) Apply(p Part) (out []Part, err error) {
 	defer func() {
 		if r := recover(); r != nil {
