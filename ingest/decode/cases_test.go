@@ -65,6 +65,8 @@ func TestFieldCases(t *testing.T) {
 			Field{Name: "c", At: 7, Type: "u32", NaN: []string{"0xFFFFFFFF"}}), fieldCase(t, "ING-068"),
 			`{"a":null,"b":null,"c":null,"quality":{"a":"not available","b":"not available","c":"not available"}}`, ""}},
 		{"ING-068", outcome{"a code of another width is a value", registers(Field{Name: "c", Type: "u32", NaN: []string{"0xffffffff"}}), unhex("0000ffff"), `{"c":65535}`, ""}},
+		{"ING-067", outcome{"one register too far shows by the range", registers(Field{Name: "a", At: 0, Type: "f32", Min: "100", Max: "300"}, Field{Name: "b", At: 4, Type: "f32", Min: "100", Max: "300"},
+			Field{Name: "c", At: 2, Type: "f32", Min: "100", Max: "300"}), unhex("4366 8000 4348 0000"), `{"a":230.5,"b":200,"c":-2.4136e-41,"quality":{"c":"out of range"}}`, ""}},
 		{"ING-089", outcome{"NUL behind", js, fieldCase(t, "ING-089"), `{"a":1}`, ""}},
 		{"ING-090", outcome{"bare nan, strict", js, fieldCase(t, "ING-090"), "", ReasonNumber}},
 		{"ING-090", outcome{"bare nan, lenient", Config{Format: FormatJSON, NaN: NaNNull}, fieldCase(t, "ING-090"), `{"h":40.5,"t":null}`, ""}},
