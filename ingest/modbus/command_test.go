@@ -244,6 +244,27 @@ func TestWriteBeforeEchoIsKnown(t *testing.T) {
 	}
 }
 
+// TestLateEcho: an echo that comes after the time-out is one, and silence after an echo says nothing.
+func TestLateEcho(t *testing.T) {
+	p := newScripted(func(int, []byte) [][]byte { return nil })
+	c := lineConfig("/dev/ttyUSB0")
+	c.Bus.Timeout = minTimeout
+	w := newRTUWire(p, c.Bus, &meter{})
+	read, write := readRequest(1, TableHolding, 0, 1), registersRequest(1, 1, []uint16{3}, false)
+	for i, want := range []hearing{echoless, echoes, echoes} {
+		if _, err := w.exchange(read); !errors.Is(err, ErrNoReply) || w.hearing != want {
+			t.Errorf("read %d: %v, and hearing %d, want no reply and %d", i, err, w.hearing, want)
+		}
+		if i == 0 {
+			p.change(func() { p.pieces = [][]byte{read.frame()} })
+		}
+	}
+	p.script = func(_ int, sent []byte) [][]byte { return [][]byte{sent} }
+	if _, err := w.exchange(write); !errors.Is(err, ErrNoReply) {
+		t.Errorf("write with nothing but its echo: %v, want no reply", err)
+	}
+}
+
 // TestLateConfirmation: the confirmation of a write that came too late confirms no later one.
 func TestLateConfirmation(t *testing.T) {
 	t.Parallel()
