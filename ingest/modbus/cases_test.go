@@ -95,8 +95,8 @@ func tenths() map[int]uint16 {
 }
 
 func TestING060LateReply(t *testing.T) {
-	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), delays: []time.Duration{90 * time.Millisecond}}})
-	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, 50*time.Millisecond, newField("a", 0, nil), newField("b", 10, nil), newField("c", 20, nil))))
+	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), delays: []time.Duration{shortTimeout * 3 / 2}}})
+	r := start(t, quick(lineConfig(newCable(s).link, newDevice("m", 1, 50*time.Millisecond, newField("a", 0, nil), newField("b", 10, nil), newField("c", 20, nil)))))
 	for _, rec := range r.want("m", 3) {
 		for name, want := range map[string]any{"a": num("1000"), "b": num("1010"), "c": num("1020")} {
 			if f := rec.Fields[name]; f.Quality == Good && f.Value != want {
@@ -261,7 +261,7 @@ func TestING068NotAvailable(t *testing.T) {
 
 func TestING070LateTransaction(t *testing.T) {
 	in := caseInput(t, "ING-070")
-	s := newSource(t, netConfig(ModeTCP, "127.0.0.1:1", newDevice("m", 1, 10*time.Millisecond, newField("b", 10, nil))))
+	s := newSource(t, quick(netConfig(ModeTCP, "127.0.0.1:1", newDevice("m", 1, 10*time.Millisecond, newField("b", 10, nil)))))
 	opened := 0
 	s.open = func(context.Context, Bus) (port, *trouble) {
 		opened++

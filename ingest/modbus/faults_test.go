@@ -1,9 +1,12 @@
 package modbus
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +38,7 @@ func honest(t *testing.T, records []record) (good int) {
 // belongs to, or for none.
 func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
 	t.Parallel()
-	const timeout = 30 * time.Millisecond
+	const timeout = 40 * time.Millisecond
 	for _, tt := range []struct {
 		name   string
 		delays []time.Duration // in time-outs, times ten
@@ -63,7 +66,7 @@ func TestLateRepliesAreNeverTakenForOthers(t *testing.T) {
 			cfg := lineConfig(newCable(s).link, newDevice("m", 1, 60*time.Millisecond, spread()...), newDevice("n", 2, 60*time.Millisecond, spread()...))
 			cfg.Bus.Timeout = timeout
 			r := start(t, cfg)
-			until(t, "the delays to be over", func() bool { return len(s.asked(1)) > len(tt.delays)+9 })
+			until(t, "the delays to be over", func() bool { return len(s.asked(1)) > len(tt.delays)+6 })
 			honest(t, r.records("m"))
 			if good := honest(t, r.want("n", 5)); good < 12 {
 				t.Errorf("the other device has %d good values of 15", good)
@@ -90,43 +93,67 @@ func TestLateRepliesOverTCP(t *testing.T) {
 	}
 }
 
-// TestDeadDeviceKeepsOthersInTime has three devices on a bus, one of them dead: the others keep their period.
+// TestDeadDeviceKeepsOthersInTime has three devices on a bus, one of them dead: the others keep their period. A machine that is busy
+// with other things gets three attempts.
 func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
-	const interval = 100 * time.Millisecond
-	periods := 20
-	if testing.Short() {
-		periods = 8
+	var problems []string
+	for range 3 {
+		if problems = deadDevice(t); len(problems) == 0 {
+			return
+		}
+		t.Log(problems)
 	}
+	t.Errorf("in the last of 3 attempts: %v", problems)
+}
+
+// watchLag measures how late this machine wakes a goroutine at worst, from now on.
+func watchLag(t *testing.T) (worst func() time.Duration) {
+	var lag atomic.Int64
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		const step = 5 * time.Millisecond
+		for ctx.Err() == nil {
+			began := time.Now()
+			<-time.After(step)
+			lag.Store(max(lag.Load(), int64(time.Since(began)-step)))
+		}
+	})
+	return func() time.Duration { return time.Duration(lag.Load()) }
+}
+
+func deadDevice(t *testing.T) (problems []string) {
+	const interval, periods, before = 200 * time.Millisecond, 8, 2 // before: until it is known which device is dead
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths()}, 2: {mute: true}, 3: {holding: tenths()}})
 	cfg := lineConfig(newCable(s).link)
 	for i, name := range []string{"first", "dead", "third"} {
 		cfg.Devices = append(cfg.Devices, newDevice(name, i+1, interval, newField("a", 0, nil)))
 	}
-	cfg.Bus.Timeout, cfg.Bus.DeadInterval = 75*time.Millisecond, 250*time.Millisecond
+	cfg.Bus.Timeout, cfg.Bus.DeadInterval = 150*time.Millisecond, 500*time.Millisecond
+	lag := watchLag(t)
 	r := start(t, cfg)
-	r.want("first", periods+1)
+	defer r.stop()
+	r.want("first", before+periods+1)
+	if n := len(s.asked(2)); n < 2 || n > 3+periods/2 {
+		problems = append(problems, fmt.Sprintf("dead device was asked %d times in %d periods, want about one in 2.5", n, periods))
+	}
 	for _, name := range []string{"first", "third"} {
-		recs := r.want(name, periods+1)[:periods+1]
+		recs := r.want(name, before+periods+1)[before : before+periods+1]
 		var steps []time.Duration
 		for i, rec := range recs {
 			if rec.Quality != "good" || rec.Skipped != 0 {
-				t.Errorf("record %d of %s: %+v, want good and none skipped", i, name, rec)
+				problems = append(problems, fmt.Sprintf("record %d of %s: %+v, want good and none skipped", i, name, rec))
 			}
 			if i > 0 {
 				steps = append(steps, rec.time.Sub(recs[i-1].time))
 			}
 		}
-		mean := recs[periods].time.Sub(recs[0].time) / time.Duration(periods)
-		if mean < interval*9/10 || mean > interval*11/10 {
-			t.Errorf("%s: period %s, want %s within a tenth", name, mean, interval)
-		}
 		slices.Sort(steps)
-		if median, most := steps[periods/2], steps[periods*7/8]; median > interval*11/10 || most > interval*13/10 {
-			t.Errorf("%s: steps %v, want them within a tenth, give or take what a busy machine does", name, steps)
+		mean, most := recs[periods].time.Sub(recs[0].time)/periods, interval/10+2*lag()
+		if max(mean-interval, interval-mean, interval-steps[0], steps[periods-1]-interval) > most {
+			problems = append(problems, fmt.Sprintf("%s: period %s, steps %v, want %s with %s more or less", name, mean, steps, interval, most))
 		}
-	}
-	if n := len(s.asked(2)); n < 3 || n > 3+periods/2 {
-		t.Errorf("dead device was asked %d times in %d periods, want about one in 2.5", n, periods)
 	}
 	dead := r.want("dead", 3)
 	if f := dead[0].Fields["a"]; f.Quality != Silent || dead[0].Quality != "bad" {
@@ -141,12 +168,13 @@ func TestDeadDeviceKeepsOthersInTime(t *testing.T) {
 	s.change(func() { s.units[2].mute = false; s.units[2].holding = tenths() })
 	r.wantField("dead", "a", Good, num("1000"))
 	until(t, "state running", func() bool { return r.State().Kind == ingest.Running })
+	return problems
 }
 
 func TestMuteDeviceIsTriedAgainOnce(t *testing.T) {
 	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {mute: true}})
-	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, spread()...)))
+	r := start(t, quick(lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, spread()...))))
 	rec := r.want("m", 1)[0]
 	for name, f := range rec.Fields {
 		if f.Quality != Silent || f.Value != nil {
@@ -157,7 +185,7 @@ func TestMuteDeviceIsTriedAgainOnce(t *testing.T) {
 	if len(asked) != 2 || !slices.Equal(asked[0].pdu, asked[1].pdu) {
 		t.Fatalf("asked %v, want the same twice", asked)
 	}
-	if pause := asked[1].time.Sub(asked[0].time); pause < 2*60*time.Millisecond {
+	if pause := asked[1].time.Sub(asked[0].time); pause < 2*shortTimeout-10*time.Millisecond {
 		t.Errorf("asked again after %s, want the time-out and as long a pause", pause)
 	}
 	if st := r.State(); st.Kind != ingest.Silent || !strings.Contains(st.Cause, "no device answers") || st.Remedy == "" {
@@ -168,7 +196,7 @@ func TestMuteDeviceIsTriedAgainOnce(t *testing.T) {
 func TestGarbledReplyIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {holding: tenths(), corrupt: 1}, 2: {holding: tenths(), corrupt: 1000}})
-	r := start(t, lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil)), newDevice("bad", 2, time.Hour, newField("a", 0, nil))))
+	r := start(t, quick(lineConfig(newCable(s).link, newDevice("m", 1, time.Hour, newField("a", 0, nil)), newDevice("bad", 2, time.Hour, newField("a", 0, nil)))))
 	r.wantField("m", "a", Good, num("1000"))
 	r.wantField("bad", "a", Garbled, nil)
 	if n := len(s.asked(1)); n != 2 {
@@ -205,7 +233,7 @@ func TestEchoingAdapter(t *testing.T) {
 			s := newSlave(t, map[byte]*unit{1: {holding: tenths(), coils: map[int]bool{}}, 2: {mute: true}})
 			s.echo = true
 			cfg := lineConfig(newCable(s).link, newDevice("m", 1, 20*time.Millisecond, newField("a", 0, nil)), newDevice("dead", 2, 20*time.Millisecond, newField("a", 0, nil)))
-			cfg.Bus.Echo = echo
+			cfg.Bus.Echo, cfg.Bus.Timeout = echo, shortTimeout
 			r := start(t, cfg)
 			r.wantField("m", "a", Good, num("1000"))
 			r.wantField("dead", "a", Silent, nil)
@@ -268,7 +296,7 @@ func TestGatewayAnswersForSilentDevice(t *testing.T) {
 	t.Parallel()
 	s := newSlave(t, map[byte]*unit{1: {exception: 11}, 2: {holding: tenths()}})
 	address, _ := s.listen(s.serveTCP)
-	r := start(t, netConfig(ModeTCP, address, newDevice("m", 1, 20*time.Millisecond, newField("a", 0, nil)), newDevice("n", 2, 20*time.Millisecond, newField("a", 0, nil))))
+	r := start(t, quick(netConfig(ModeTCP, address, newDevice("m", 1, 20*time.Millisecond, newField("a", 0, nil)), newDevice("n", 2, 20*time.Millisecond, newField("a", 0, nil)))))
 	rec := r.wantField("m", "a", Silent, nil)
 	if !strings.Contains(rec.Fields["a"].Detail, "gateway target does not respond") {
 		t.Errorf("record %+v, want what the gateway said", rec)
@@ -314,7 +342,7 @@ func TestConnectionIsMadeAnew(t *testing.T) {
 				serve = s.serveRTU
 			}
 			address, cut := s.listen(serve)
-			r := start(t, netConfig(mode, address, newDevice("m", 1, 30*time.Millisecond, newField("a", 0, nil))))
+			r := start(t, quick(netConfig(mode, address, newDevice("m", 1, 30*time.Millisecond, newField("a", 0, nil)))))
 			r.want("m", 3)
 			cut()
 			n := len(r.records("m"))

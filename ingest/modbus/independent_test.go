@@ -92,7 +92,7 @@ func TestAgainstIndependentSlave(t *testing.T) {
 		newField("valve", 10, func(f *Field) { f.Table = TableDiscrete }),
 		newField("beyond", 300, nil))
 	eight := newDevice("eight", 8, 20*time.Millisecond, input("volt", 0, nil))
-	r := start(t, netConfig(ModeTCP, address, seven, eight))
+	r := start(t, quick(netConfig(ModeTCP, address, seven, eight)))
 	rec := r.want("seven", 1)[0]
 	for name, want := range map[string]any{"volt": num("230.5"), "minus": num("-1"), "name": "ABC", "level": num("0"), "pump": true, "valve": false} {
 		if f := rec.Fields[name]; f.Quality != Good || f.Value != want {

@@ -55,6 +55,7 @@ type rtuWire struct {
 	meter *meter
 
 	last     time.Time // when the last byte came
+	lastRead []byte    // the last frame sent, if it was a read; else nil
 	doubtful bool      // the last request had no reply: it may come yet
 }
 
@@ -79,6 +80,10 @@ func (w *rtuWire) exchange(q request) ([]byte, error) {
 		return nil, err
 	}
 	frame := q.frame()
+	w.lastRead = nil
+	if q.reads() {
+		w.lastRead = frame
+	}
 	w.meter.count(func(s *Stats) { s.Requests++ })
 	if err := w.send(frame); err != nil {
 		return nil, err
@@ -91,9 +96,7 @@ func (w *rtuWire) exchange(q request) ([]byte, error) {
 	}
 	pdu, exc, err := w.listen(&s, deadline)
 	w.meter.scanned(&s)
-	if !w.fixed {
-		w.learn(&s, pdu != nil || err == nil && s.noise == 0)
-	}
+	w.learn(&s, pdu != nil, err)
 	switch {
 	case err != nil:
 		return nil, err
@@ -115,12 +118,14 @@ func (w *rtuWire) exchange(q request) ([]byte, error) {
 	return nil, ErrGarbled
 }
 
-// learn finds out about the echo. clear says that one would have been heard.
-func (w *rtuWire) learn(s *scan, clear bool) {
+// learn finds out about the echo from a read. A reply without one in front says that there is none; silence says so only as long as
+// nothing is known.
+func (w *rtuWire) learn(s *scan, replied bool, err error) {
 	switch {
+	case w.fixed || err != nil:
 	case s.echoed:
 		w.hearing = echoes
-	case clear && s.req.reads():
+	case s.noise == 0 && s.req.reads() && (replied || w.hearing == unsure):
 		w.hearing = echoless
 	}
 }
@@ -149,7 +154,7 @@ func (w *rtuWire) settle(unit byte) error {
 	if w.doubtful {
 		gap *= 3
 	}
-	s := scan{req: request{unit: unit}}
+	s := scan{req: request{unit: unit}, echo: w.lastRead}
 	limit := time.Now().Add(neverQuiet + w.timeout)
 	for {
 		now := time.Now()
@@ -159,7 +164,10 @@ func (w *rtuWire) settle(unit byte) error {
 			l.sent = false
 		}
 		if err != nil || p == nil {
-			_, _ = s.end()                    // there is no request
+			_, _ = s.end() // there is no request
+			if s.echoed && !w.fixed {
+				w.hearing = echoes // it came after the time-out
+			}
 			s.stray, s.foreign = s.foreign, 0 // frames between exchanges are late replies
 			w.meter.scanned(&s)
 			return err

@@ -60,12 +60,15 @@ func newDevice(name string, unit int, interval time.Duration, fields ...Field) D
 	return d
 }
 
+// shortTimeout is for tests in which a device does not answer; the others have time, on a busy machine too.
+const shortTimeout = 100 * time.Millisecond
+
 // lineConfig is a fast serial line with short times.
 func lineConfig(port string, devices ...Device) Config {
 	var c Config
 	c.SetDefaults()
 	c.Bus.SetDefaults()
-	c.Bus.Port, c.Bus.Baud, c.Bus.Timeout, c.Bus.BusyWait, c.Bus.DeadInterval = port, 115200, 60*time.Millisecond, 10*time.Millisecond, 300*time.Millisecond
+	c.Bus.Port, c.Bus.Baud, c.Bus.Timeout, c.Bus.BusyWait, c.Bus.DeadInterval = port, 115200, time.Second, 10*time.Millisecond, 300*time.Millisecond
 	c.Devices = devices
 	return c
 }
@@ -73,6 +76,12 @@ func lineConfig(port string, devices ...Device) Config {
 func netConfig(mode, address string, devices ...Device) Config {
 	c := lineConfig("", devices...)
 	c.Bus.Mode, c.Bus.Address = mode, address
+	return c
+}
+
+// quick gives a configuration a short time-out.
+func quick(c Config) Config {
+	c.Bus.Timeout = shortTimeout
 	return c
 }
 

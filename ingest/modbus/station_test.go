@@ -263,3 +263,50 @@ func TestPace(t *testing.T) {
 		})
 	}
 }
+
+// TestPick: who is asked next, and that a request which may stay without reply does not go in front of another device's poll.
+func TestPick(t *testing.T) {
+	c := lineConfig("/dev/ttyUSB0", newDevice("a", 1, time.Second, newField("x", 0, nil)), newDevice("b", 2, time.Second, newField("x", 0, nil)))
+	c.Bus.Timeout = 100 * time.Millisecond
+	now := time.Now()
+	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
+	for _, tt := range []struct {
+		name string
+		set  func(a, b *station)
+		want string
+		next time.Time // when nobody is asked
+	}{
+		{"the one that is due", func(a, b *station) { a.due, b.due = at(5), at(-1) }, "b", now},
+		{"the one that waits longest", func(a, b *station) { a.due, b.due = at(-1), at(-2) }, "b", now},
+		{"nobody yet", func(a, b *station) { a.due, b.due = at(7), at(9) }, "", at(7)},
+		{"one that is left alone", func(a, b *station) { a.due, a.hold, b.due = at(-1), at(30), at(9) }, "", at(9)},
+		{"a poll under way", func(a, b *station) { a.due, a.poll, a.slot, b.due = at(-9), &poll{}, at(-9), at(-1) }, "a", now},
+		{"a dead one after the others", func(a, b *station) { a.due, a.fails, b.due = at(-9), 3, at(-1) }, "b", now},
+		{"no dead one before another's poll", func(a, b *station) { a.due, a.fails, b.due = at(-1), 3, at(90) }, "", at(90)},
+		{"a dead one in a gap", func(a, b *station) { a.due, a.fails, b.due = at(-1), 3, at(130) }, "a", now},
+		{"a dead one that waited long enough", func(a, b *station) { a.due, a.fails, b.due = at(-400), 3, at(90) }, "a", now},
+		{"a retry waits as well", func(a, b *station) { a.poll, a.hold, b.due = &poll{unsure: true}, at(-1), at(90) }, "", at(90)},
+		{"dead ones among themselves", func(a, b *station) { a.due, a.fails, b.due, b.fails = at(-1), 3, at(10), 1 }, "a", now},
+		{"one that answers in part", func(a, b *station) { a.due, a.missing, b.due = at(-1), "x", at(90) }, "", at(90)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := &bus{cfg: c.Bus}
+			for _, d := range c.Devices {
+				s, err := newStation(d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.stations = append(b.stations, s)
+			}
+			tt.set(b.stations[0], b.stations[1])
+			s, next := b.pick(now)
+			got := ""
+			if s != nil {
+				got, next = s.cfg.Name, now
+			}
+			if got != tt.want || !next.Equal(tt.next) {
+				t.Errorf("pick() = %q in %s, want %q in %s", got, next.Sub(now), tt.want, tt.next.Sub(now))
+			}
+		})
+	}
+}
