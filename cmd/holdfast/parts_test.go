@@ -36,7 +36,7 @@ func TestNewSources(t *testing.T) {
 		}
 		names = append(names, e.Source.Name())
 	}
-	if got := strings.Join(names, " "); got != "gps zigbee meters" {
-		t.Errorf("sources %s, want gps zigbee meters", got)
+	if got := strings.Join(names, " "); got != "gps zigbee dust meters" {
+		t.Errorf("sources %s, want gps zigbee dust meters", got)
 	}
 }
