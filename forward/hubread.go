@@ -43,7 +43,7 @@ func (f *feed) read(ctx context.Context) (newest, error) {
 	req := nats.NewMsg("$JS." + f.up.opts.Domain + ".API.DIRECT.GET." + f.hubStream + "." + f.filter)
 	req.Header.Set(headerRequiredLevel, strconv.Itoa(hub.MinAPILevel))
 	m, err := f.up.nc.RequestMsgWithContext(ctx, req)
-	if errors.Is(err, nats.ErrNoResponders) {
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) {
 		return newest{}, errHubStream
 	}
 	if err != nil {

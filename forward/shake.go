@@ -169,7 +169,16 @@ func (f *feed) sameName(n newest) error {
 	return &refusal{
 		state:  SameName,
 		cause:  fmt.Sprintf("hub stream %s has newer records from another store (%s) of the name %s", f.hubStream, n.id.Store, f.up.opts.Leaf),
-		remedy: "give one of the two gateways another leaf.name; what was captured here stays here until then", retry: conflictRetry,
+		remedy: fmt.Sprintf("give one of the two gateways another leaf.name; if the other is gone for good, as after a swapped card: holdfast adopt %s", n.id.Store), retry: conflictRetry,
+	}
+}
+
+// outrun refuses for good to forward from an older copy of a store: which of its records the hub has cannot be told by their numbers.
+func (f *feed) outrun() error {
+	return &refusal{
+		state:  Refused,
+		cause:  fmt.Sprintf("this data directory is an older copy: the hub has records of this very store from epoch %d, which was run from another copy", f.up.store.OutrunBy()),
+		remedy: "move the directory away and start with an empty one: what is captured from then on is forwarded; what was captured into the copy stays in it", retry: refusedRetry,
 	}
 }
 
@@ -189,6 +198,9 @@ func (f *feed) meet(ctx context.Context, n newest) error {
 	state := js.CachedInfo().State
 	first, last := storage.Position(state.FirstSeq), storage.Position(state.LastSeq)
 	own := n.id.Store == f.up.store.ID()
+	if f.up.store.OutrunBy() > 0 {
+		return f.outrun()
+	}
 	apart := n.pos > last
 	if !apart && n.pos >= first {
 		if apart, err = f.parted(ctx, js, n); err != nil {
@@ -199,11 +211,10 @@ func (f *feed) meet(ctx context.Context, n newest) error {
 		return nil
 	}
 	if own && n.id.Epoch >= f.up.store.Epoch() {
-		return &refusal{
-			state:  Refused,
-			cause:  fmt.Sprintf("the hub has records of our own from epoch %d, and this store is at epoch %d: it was put back to an older copy", n.id.Epoch, f.up.store.Epoch()),
-			remedy: "bring the data directory back by restore, which makes a new store of it, not by copying files", retry: refusedRetry,
+		if err := f.up.store.MarkOutrun(n.id.Epoch); err != nil {
+			return err
 		}
+		return f.outrun()
 	}
 	if f.mirror && n.pos > last+maxBridge {
 		return f.otherIncarnation(fmt.Sprintf("it is at %d and we are at %d", n.pos, last))

@@ -26,6 +26,8 @@ type Store interface {
 	Epoch() uint64
 	Knows(id storage.StoreID) bool
 	Adopt(id storage.StoreID) error
+	MarkOutrun(epoch uint64) error
+	OutrunBy() uint64
 	Leap(ctx context.Context, stream string, above, keep storage.Position) error
 	Gap(ctx context.Context, g storage.GapRecord) error
 	Streams() []storage.StreamState

@@ -100,6 +100,7 @@ type person struct {
 	Store   StoreID   `json:"store"`
 	Created time.Time `json:"created"` // by a clock that may be wrong: for people only
 	Known   []StoreID `json:"known,omitempty"`
+	Outrun  uint64    `json:"outrun,omitempty"` // this is an older copy of a store that went on to this epoch; 0: it is not
 }
 
 // epochs is the content of the file epoch.
@@ -211,4 +212,23 @@ func (id *identity) adopt(other StoreID) error {
 	id.person = p
 	id.log.Info("another store's records are ours now", "store", other)
 	return nil
+}
+
+// outrun notes, on flash, that a copy of this store has been up to an epoch that this one only comes to now.
+func (id *identity) outrun(epoch uint64) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	p := id.person
+	p.Outrun = max(p.Outrun, epoch)
+	if err := id.who.save(p); err != nil {
+		return fmt.Errorf("note that the store is an older copy: %w", err)
+	}
+	id.person = p
+	return nil
+}
+
+func (id *identity) outrunBy() uint64 {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.person.Outrun
 }

@@ -20,10 +20,10 @@ const (
 
 // Bounds that keep a configuration inside what the server was measured with.
 const (
-	maxGroupRecords = 4096      // the server queues 10,000 publishes per stream before it drops them
-	maxGroupDelay   = time.Hour // a device waits that long for its acknowledgement
-	maxRecordSize   = 8 << 20   // JetStream's own bound is the block size
-	maxTokenLength  = 64        // leaf, stream and source names are subject tokens and file names
+	maxGroupRecords = 4096       // the server queues 10,000 publishes per stream before it drops them
+	maxGroupDelay   = time.Hour  // a device waits that long for its acknowledgement
+	maxRecordSize   = 1008 << 10 // with its headers below 1 MiB, the max_payload that servers have unless told otherwise, the hub's too
+	maxTokenLength  = 64         // leaf, stream and source names are subject tokens and file names
 )
 
 // What a stream does when it has no room and nothing that the hub holds can go.
@@ -93,7 +93,7 @@ func (c StreamConfig) Validate(fault func(key, problem, remedy string)) {
 		fault("name", problem, "use letters, digits, - and _, beginning with a letter or digit")
 	}
 	if c.MaxMsgSize < 1 || c.MaxMsgSize > maxRecordSize {
-		fault("max_msg_size", fmt.Sprintf("is %d", c.MaxMsgSize), "choose 1 byte to 8MiB; records above the server's max_payload are refused in any case")
+		fault("max_msg_size", fmt.Sprintf("is %d", c.MaxMsgSize), "choose 1 byte to 1008KiB: with its headers a record must fit into the 1MiB that NATS servers take")
 	}
 	if c.MaxBytes < minStreamBytes {
 		fault("max_bytes", fmt.Sprintf("is %d", c.MaxBytes), fmt.Sprintf("choose at least %d (1MiB)", minStreamBytes))

@@ -238,6 +238,13 @@ func (s *Store) Clock() ClockState { return s.clock.state() }
 // Knows reports whether records of that store are ours: it is this store, one that it was before, or one that it has taken over.
 func (s *Store) Knows(id StoreID) bool { return s.identity.knows(id) }
 
+// MarkOutrun notes, on flash, that this directory is an older copy of itself: the hub has records of ours from an epoch that this store has yet to reach,
+// or is in. From then on its epochs and sequences name two different records each, so nothing may be forwarded from it.
+func (s *Store) MarkOutrun(epoch uint64) error { return s.identity.outrun(epoch) }
+
+// OutrunBy returns the epoch that MarkOutrun was told, 0 if this is no older copy.
+func (s *Store) OutrunBy() uint64 { return s.identity.outrunBy() }
+
 // Adopt makes the records of another store ours, on flash on return: after this leaf's card was wiped or replaced.
 func (s *Store) Adopt(id StoreID) error { return s.identity.adopt(id) }
 

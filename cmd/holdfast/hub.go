@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -115,7 +116,7 @@ func printPlan(w io.Writer, plan fleet.Plan, asJSON bool) error {
 func applyPlan(ctx context.Context, server string, opts []nats.Option, plan fleet.Plan, asJSON bool, w io.Writer) error {
 	nc, err := nats.Connect(server, opts...)
 	if err != nil {
-		return fmt.Errorf("connect to the hub: %w", err)
+		return fmt.Errorf("connect to the hub: %s", withoutUser(err.Error()))
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
@@ -137,3 +138,8 @@ func applyPlan(ctx context.Context, server string, opts []nats.Option, plan flee
 	}
 	return err
 }
+
+var userinfo = regexp.MustCompile(`//[^"]*@`)
+
+// withoutUser takes users and passwords out of addresses that a library quotes.
+func withoutUser(text string) string { return userinfo.ReplaceAllString(text, "//…@") }

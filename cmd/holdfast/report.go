@@ -53,7 +53,7 @@ func (r *reporter) streams() []status.Stream {
 			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full,
 			Stored: s.Stored, Forwarded: s.Forwarded, Waiting: s.Waiting, Dropped: dropped(s.Dropped),
 			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes,
-			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
+			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Since: p.Since, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
 		}
 		if attached(p.State) {
 			// A quorum of the hub has acknowledged the rest. What may be removed here still goes by the proof read from the hub.

@@ -47,30 +47,61 @@ func foldStreams(r Report, v *Verdict) {
 		v.ETA = max(v.ETA, s.ETA)
 		where := "stream " + s.Name
 		switch {
+		case s.Full:
+			v.Safe = false
+			v.add(Problem, where, "is full and refuses new records", fullRemedy(s.Mode))
 		case s.Error != "":
 			v.Safe = false
 			v.add(Problem, where, "cannot be written: "+s.Error, "check the disk; capture goes on by itself when writing works again")
-		case s.Full:
-			v.Safe = false
-			v.add(Problem, where, "is full and refuses new records", "raise max_bytes or the budget, set when_full: drop-oldest, or bring the link up")
 		}
-		var dropped uint64
-		for _, n := range s.Dropped {
-			dropped += n
-		}
-		if dropped > 0 {
-			v.add(Warning, where, fmt.Sprintf("%s dropped before the hub had them (%s); a gap record marks each range", records(dropped), reasons(s.Dropped)),
-				"raise max_bytes or the budget if this is not what you want")
-		}
+		foldDropped(where, s.Dropped, v)
 		if s.Mode == "none" {
 			continue
 		}
 		switch s.State {
+		case "handshake":
+			if s.Cause != "" && r.Now.Sub(s.Since) > handshakePatience {
+				v.add(Problem, where, "is not forwarded: "+s.Cause, s.Remedy)
+			}
 		case "stalled":
 			v.add(Warning, where, "stalled: "+s.Cause, s.Remedy)
 		case "refused", "same name twice", "other incarnation":
 			v.add(Problem, where, s.State+": "+s.Cause, s.Remedy)
 		}
+	}
+}
+
+// handshakePatience is how long a handshake may say that something is wrong before a person has to know.
+const handshakePatience = 30 * time.Second
+
+func fullRemedy(mode string) string {
+	if mode == "none" {
+		return "raise max_bytes or the budget, or set when_full: drop-oldest"
+	}
+	return "raise max_bytes or the budget, set when_full: drop-oldest, or bring the link up"
+}
+
+// limitReason is the one for which records are dropped as configured. All others are losses that nobody chose.
+const limitReason = "drop-oldest"
+
+func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
+	if n := dropped[limitReason]; n > 0 {
+		v.add(Warning, where, records(n)+" dropped for want of room before the hub had them; a gap record marks each range",
+			"raise max_bytes or the budget if this is not what you want")
+		v.Lost += n
+	}
+	var lost uint64
+	others := map[string]uint64{}
+	for reason, n := range dropped {
+		if reason != limitReason && n > 0 {
+			lost += n
+			others[reason] = n
+		}
+	}
+	if lost > 0 {
+		v.add(Problem, where, fmt.Sprintf("%s lost (%s); a gap record marks each range", records(lost), reasons(others)),
+			"find out why: the log names the files; check the medium, and replace it if this goes on")
+		v.Lost += lost
 	}
 }
 
@@ -81,6 +112,7 @@ func foldSources(r Report, v *Verdict) {
 		if s.Cause != "" {
 			what += ": " + s.Cause
 		}
+		foldRejected(where, s.Rejected, v)
 		switch s.State {
 		case "running", "starting":
 		case "blocked":
@@ -92,6 +124,22 @@ func foldSources(r Report, v *Verdict) {
 			v.add(Warning, where, what, s.Remedy)
 		}
 	}
+}
+
+// foldRejected tells of messages that nobody will send again. Noise on a line is rejected for other reasons, and is in the table only.
+func foldRejected(where string, rejected map[string]uint64, v *Verdict) {
+	for _, reason := range []string{"invalid", "payload too large", "queue full", "overrun"} {
+		if n := rejected[reason]; n > 0 {
+			v.add(Warning, where, fmt.Sprintf("%s refused: %s", records(n), reason), rejectRemedies[reason])
+		}
+	}
+}
+
+var rejectRemedies = map[string]string{
+	"invalid":           "the log names the first; usually max_msg_size of the stream is below what the devices send",
+	"payload too large": "raise max_message of the source and max_msg_size of its stream, or let the devices send less at once",
+	"queue full":        "QoS 0 messages came faster than they could be stored: use QoS 1, or raise queue",
+	"overrun":           "the line brought more than could be stored: raise buffer, or see why the store is slow",
 }
 
 func foldLink(r Report, v *Verdict) {
@@ -123,6 +171,8 @@ func sentence(r Report, v Verdict) string {
 	switch {
 	case !forwards || r.Link.State == "off":
 		return s + "; no hub is configured."
+	case v.Waiting == 0 && v.Lost > 0:
+		return s + ", and all that was not lost is at the hub: " + records(v.Lost) + verb(v.Lost, " was", " were") + " lost."
 	case v.Waiting == 0:
 		return s + ", and all of it is at the hub."
 	case v.Waiting == v.Sent:

@@ -38,7 +38,17 @@ func TestFold(t *testing.T) {
 		{"one record", func(r *Report) { r.Streams[0].Waiting = 1 }, true, "1 record waits", ""},
 		{"stream full", func(r *Report) { r.Streams[0].Full = true }, false, "CANNOT BE STORED", "problem stream SENSORS is full"},
 		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},
-		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "at the hub", "warning stream SENSORS 7 records dropped"},
+		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "all that was not lost is at the hub: 7 records were lost", "warning stream SENSORS 7 records dropped"},
+		{"damaged", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"damage": 1} }, true, "1 record was lost", "problem stream SENSORS 1 record lost (damage 1)"},
+		{"full says so, not that the disk is at fault", func(r *Report) { r.Streams[0].Full, r.Streams[0].Error = true, "store is full" }, false, "", "problem stream SENSORS is full"},
+		{"hub stream missing", func(r *Report) {
+			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "hub stream SENSORS does not answer", now.Add(-time.Minute)
+		}, true, "", "problem stream SENSORS is not forwarded: hub stream SENSORS does not answer"},
+		{"handshake that has just begun", func(r *Report) {
+			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "watching", now.Add(-time.Second)
+		}, true, "", ""},
+		{"rejects that were acknowledged", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"payload too large": 2} }, true, "", "warning source gps 2 records refused: payload too large"},
+		{"noise on a line", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"bad checksum": 2} }, true, "", ""},
 		{"same name twice", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause = "same name twice", "another store"
 		}, true, "", "problem stream SENSORS same name twice: another store"},

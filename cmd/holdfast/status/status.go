@@ -35,6 +35,7 @@ type Stream struct {
 	State     string            `json:"state"`
 	Cause     string            `json:"cause,omitempty"`
 	Remedy    string            `json:"remedy,omitempty"`
+	Since     time.Time         `json:"since,omitzero"`  // when State was entered
 	Error     string            `json:"error,omitempty"` // of the store: writes fail
 	Full      bool              `json:"full,omitempty"`
 	Stored    uint64            `json:"stored"`
@@ -88,6 +89,7 @@ type Verdict struct {
 	Sentence string    `json:"sentence"`
 	Waiting  uint64    `json:"waiting"`
 	Sent     uint64    `json:"on_the_way,omitempty"`
+	Lost     uint64    `json:"lost,omitempty"` // dropped or damaged before the hub had them, since the store was made
 	Oldest   time.Time `json:"oldest_waiting,omitzero"`
 	ETA      float64   `json:"eta_seconds,omitempty"`
 	Findings []Finding `json:"findings"`
