@@ -210,7 +210,7 @@ func (b *bus) pick(now time.Time) (*station, time.Time) {
 	}
 	cost, wait := b.cost(), next
 	for _, s := range b.stations {
-		if t := s.ready(); !s.doubtful() && t.After(now) && t.Before(now.Add(cost)) && now.Sub(doubtful.ready()) < b.patience(doubtful) {
+		if t := s.ready(); !s.doubtful() && t.After(now) && t.Before(now.Add(cost)) && now.Sub(doubtful.waitsSince()) < b.patience(doubtful) {
 			return nil, minTime(wait, t)
 		}
 	}
@@ -223,6 +223,14 @@ func (s *station) slotTime() time.Time {
 		return s.slot
 	}
 	return s.due
+}
+
+// waitsSince is since when the station could have been asked.
+func (s *station) waitsSince() time.Time {
+	if s.hold.After(s.slotTime()) {
+		return s.hold
+	}
+	return s.slotTime()
 }
 
 // cost is how long a request without reply keeps the bus.

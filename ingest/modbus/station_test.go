@@ -286,6 +286,7 @@ func TestPick(t *testing.T) {
 		{"a dead one in a gap", func(a, b *station) { a.due, a.fails, b.due = at(-1), 3, at(130) }, "a", now},
 		{"a dead one that waited long enough", func(a, b *station) { a.due, a.fails, b.due = at(-400), 3, at(90) }, "a", now},
 		{"a retry waits as well", func(a, b *station) { a.poll, a.hold, b.due = &poll{unsure: true}, at(-1), at(90) }, "", at(90)},
+		{"a poll of such a one under way", func(a, b *station) { a.poll, a.slot, a.missing, b.due = &poll{}, at(-1), "x", at(90) }, "", at(90)},
 		{"dead ones among themselves", func(a, b *station) { a.due, a.fails, b.due, b.fails = at(-1), 3, at(10), 1 }, "a", now},
 		{"one that answers in part", func(a, b *station) { a.due, a.missing, b.due = at(-1), "x", at(90) }, "", at(90)},
 	} {
