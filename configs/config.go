@@ -84,6 +84,12 @@ func Load(path string) (Config, []Fault, error) {
 	return cfg, nil, nil
 }
 
+// Check returns all faults of a configuration that is not in a file yet.
+func Check(data []byte) []Fault {
+	_, faults := parse(data, machine())
+	return faults
+}
+
 // parse decodes a configuration and checks it: the names, then each section by its own rules, then what concerns several.
 func parse(data []byte, m system) (Config, []Fault) {
 	var cfg Config

@@ -7,6 +7,13 @@ import (
 	"testing"
 )
 
+func TestFleetExample(t *testing.T) {
+	f, faults, err := LoadFleet("fleet.yaml")
+	if err != nil || len(faults) > 0 || len(f.Leaves) != 2 || f.Leaves[0].Streams[1].Mode != "mirror" {
+		t.Errorf("fleet.yaml = %+v, %v\n%s", f, err, Format(faults))
+	}
+}
+
 func TestLoadFleet(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string

@@ -252,7 +252,7 @@ func TestCallLargerThanItsStream(t *testing.T) {
 // TestLargeRecords appends more bytes in one call than are published between two acknowledgements.
 func TestLargeRecords(t *testing.T) {
 	b := newBed(t)
-	b.options.Streams[0].MaxMsgSize = 1 << 20
+	b.options.Streams[0].MaxMsgSize = maxRecordSize
 	s := b.start()
 	recs := make([]Record, 40)
 	for i := range recs {

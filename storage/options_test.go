@@ -35,7 +35,7 @@ func TestValidate(t *testing.T) {
 		{"name with a slash", nil, func(c *StreamConfig) { c.Name = "A/B" }, "name"},
 		{"long name", nil, func(c *StreamConfig) { c.Name = strings.Repeat("A", 65) }, "name"},
 		{"tiny", nil, func(c *StreamConfig) { c.MaxBytes = 1000 }, "max_bytes"},
-		{"records larger than a quarter", nil, func(c *StreamConfig) { c.MaxBytes, c.MaxMsgSize = 4<<20, 2<<20 }, "max_bytes"},
+		{"records larger than a quarter", nil, func(c *StreamConfig) { c.MaxBytes, c.MaxMsgSize = 2<<20, 800<<10 }, "max_bytes"},
 		{"no records", nil, func(c *StreamConfig) { c.MaxMsgSize = 0 }, "max_msg_size"},
 		{"several", nil, func(c *StreamConfig) { c.MaxMsgs, c.KeepForwarded, c.WhenFull = -1, -1, "" }, "keep_forwarded max_msgs when_full"},
 	}

@@ -34,7 +34,7 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 	case len(faults) > 0:
 		_, err = fmt.Fprint(std.out, configs.Format(faults))
 	default:
-		_, err = fmt.Fprintf(std.out, "%s: leaf %s, %d streams, %d sources: no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
+		_, err = fmt.Fprintf(std.out, "%s: leaf %s, streams: %d, sources: %d, no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
 	}
 	if err == nil && len(faults) > 0 {
 		return exitError{exitConfig, errSaid}

@@ -41,6 +41,7 @@ func commands() []command {
 		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
+		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},
 		{"demo", "", "the whole of it on this machine, with a link that is cut", demoCommand},
 		{"version", "", "print the version", versionCommand},
@@ -161,16 +162,23 @@ func wrap(text string, width int, indent string) string {
 
 // parse reads args into fs and returns at most most further words.
 func parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
+	var words []string
+	for {
+		if err := fs.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			return nil, exitError{exitUsage, errSaid} // the flag set has printed the reason
 		}
-		return nil, exitError{exitUsage, errSaid} // the flag set has printed the reason
+		if fs.NArg() == 0 {
+			break
+		}
+		words, args = append(words, fs.Arg(0)), fs.Args()[1:] // flags may stand behind words too
 	}
-	if fs.NArg() > most {
-		return nil, usageErrorf("what is %q for? `holdfast %s -h` shows what it takes", fs.Arg(most), fs.Name())
+	if len(words) > most {
+		return nil, usageErrorf("what is %q for? `holdfast %s -h` shows what it takes", words[most], fs.Name())
 	}
-	return fs.Args(), nil
+	return words, nil
 }
 
 // newLogger writes to w in the form that suits a person or journald.

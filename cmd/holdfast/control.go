@@ -22,7 +22,7 @@ import (
 )
 
 // controlSocket is where a running daemon answers the commands status and tail: HTTP over a Unix socket in the data directory.
-// Who may read the data directory may ask; nothing can be changed through it.
+// Who may write to the socket, the daemon's user and group, may ask; the only thing that can be changed through it is which stores this one takes over from.
 func controlSocket(data string) string { return filepath.Join(data, "holdfast.sock") }
 
 // control answers on the control socket.
@@ -50,6 +50,11 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, cfg c
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(reports.report()); err != nil {
 			log.Debug("status not delivered", "err", err)
+		}
+	})
+	mux.HandleFunc("POST /adopt", func(w http.ResponseWriter, r *http.Request) {
+		if err := reports.store.Adopt(storage.StoreID(r.URL.Query().Get("store"))); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
 	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg) })
@@ -146,12 +151,12 @@ func newTailRecord(stream string, m jetstream.Msg) tailRecord {
 }
 
 // askDaemon asks the daemon that runs on data. The caller closes the body.
-func askDaemon(ctx context.Context, data, path string, query url.Values) (io.ReadCloser, error) {
+func askDaemon(ctx context.Context, method, data, path string, query url.Values) (io.ReadCloser, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", controlSocket(data))
 	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://holdfast"+path+"?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://holdfast"+path+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +176,7 @@ func askDaemon(ctx context.Context, data, path string, query url.Values) (io.Rea
 
 // askStatus returns the report of the daemon that runs on data.
 func askStatus(ctx context.Context, data string) (status.Report, error) {
-	body, err := askDaemon(ctx, data, "/status", nil)
+	body, err := askDaemon(ctx, http.MethodGet, data, "/status", nil)
 	if err != nil {
 		return status.Report{}, err
 	}

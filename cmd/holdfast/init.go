@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
 
+	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 )
 
@@ -32,11 +34,15 @@ func initCommand(_ context.Context, args []string, std stdio) error {
 		return fmt.Errorf("list serial ports: %w", err)
 	}
 	text := firstConfig(*name, *data, *hub, ports)
+	if faults := configs.Check([]byte(text)); len(faults) > 0 {
+		_, err := io.WriteString(std.err, configs.Format(faults))
+		return exitError{exitConfig, errors.Join(err, errSaid)}
+	}
 	if *path == "-" {
 		_, err := fmt.Fprint(std.out, text)
 		return err
 	}
-	f, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640) // the hub's address may hold a password
 	if errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("%s exists already and is left as it is; write elsewhere with -config", *path)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,5 +118,87 @@ func TestSameNameTwice(t *testing.T) {
 	}
 	if got := s.account("gps", "SENSORS", "SENSORS", theirs); got.AtHub > 0 {
 		t.Errorf("records of the second gateway are at the hub: %v", got)
+	}
+}
+
+// TestOldCardComesBack swaps the card of a gateway for an empty one and later for the old one again. The old store sends nothing until it is told
+// that the other one is gone; then everything it has captured since arrives.
+func TestOldCardComesBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: runs a hub, not done with -short")
+	}
+	s := newSite(t, siteOptions{gps: true})
+	config, data, card := filepath.Join(s.dir, "holdfast.yaml"), filepath.Join(s.dir, "data"), filepath.Join(s.dir, "card")
+	swap := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log device.Sentences
+	s.start()
+	sent := s.talk(&log, 30)
+	s.allAtHub(30 * time.Second)
+	s.daemon.stop()
+
+	swap(data, card)
+	s.start()
+	sent = append(sent, s.talk(&log, 30)...)
+	s.allAtHub(60 * time.Second)
+	r, _ := s.daemon.status()
+	other := r.Store
+	s.daemon.stop()
+
+	swap(data, filepath.Join(s.dir, "lost"))
+	swap(card, data)
+	s.start()
+	sent = append(sent, s.talk(&log, 30)...)
+	s.daemon.until(60*time.Second, "same name twice", func(r status.Report) bool {
+		return r.Streams[0].State == "same name twice" && strings.Contains(r.Streams[0].Remedy, "holdfast adopt "+other)
+	})
+	if code, out, errs := cli("adopt", "-config", config, other); code != exitDone {
+		t.Fatalf("adopt = %d: %s%s", code, out, errs)
+	}
+	s.daemon.until(60*time.Second, "everything at the hub", func(r status.Report) bool { return r.Streams[0].Waiting == 0 })
+	a := s.account("gps", "SENSORS", "SENSORS", sent)
+	t.Log(a)
+	if !a.Balances() || a.Redelivered > 0 || a.Captured != 90 {
+		t.Errorf("the account does not balance: %v", a)
+	}
+}
+
+// TestOlderCopy puts an older copy of a data directory back. The hub already has other records under its numbers, so nothing is forwarded from it,
+// also after a restart, and the verdict says why and what to do.
+func TestOlderCopy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: runs a hub, not done with -short")
+	}
+	s := newSite(t, siteOptions{gps: true})
+	data, older := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "older")
+	var log device.Sentences
+	s.start()
+	s.talk(&log, 20)
+	s.allAtHub(30 * time.Second)
+	s.daemon.stop()
+	if err := os.CopyFS(older, os.DirFS(data)); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	s.talk(&log, 20)
+	s.allAtHub(30 * time.Second)
+	s.daemon.stop()
+	if err := os.Rename(data, filepath.Join(s.dir, "newer")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(older, data); err != nil {
+		t.Fatal(err)
+	}
+	for start := range 3 {
+		s.start()
+		s.talk(&log, 20)
+		s.daemon.until(60*time.Second, "refused as an older copy", func(r status.Report) bool {
+			return r.Streams[0].State == "refused" && strings.Contains(r.Streams[0].Cause, "older copy") && r.Streams[0].Waiting >= uint64(20*(start+1))
+		})
+		s.daemon.stop()
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 // Change is one thing that Apply does, or would do.
 type Change struct {
-	Stream string
-	Action string // "create", "update" or "keep"
-	Detail string // in words
+	Stream string `json:"stream"`
+	Action string `json:"action"`           // "create", "update" or "keep"
+	Detail string `json:"detail,omitempty"` // in words
 }
 
 // String returns the change in one line.

@@ -228,7 +228,8 @@ func (p Plan) Config() string {
 	var b strings.Builder
 	b.WriteString("# Each hub server needs nats-server " + MinVersion + " or newer, `jetstream { domain: " + p.spec.Domain + " }` and\n")
 	b.WriteString("# feature_flags { js_ack_fc_v2: true, js_api_reply_v2: true }\n")
-	b.WriteString("accounts {\n  " + p.spec.Account + ": {\n    jetstream: enabled\n    users: [\n")
+	b.WriteString("accounts {\n  SYS: {} # give it an administrator of the servers; name it as system_account\n  " + p.spec.Account + ": {\n    jetstream: enabled\n    users: [\n")
+	b.WriteString("      # add an administrator here, who runs `holdfast hub apply`, and your applications\n")
 	for _, u := range p.users {
 		b.WriteString("      # leaf " + u.Leaf + "\n      { ")
 		if u.NKey != "" {
@@ -236,7 +237,7 @@ func (p Plan) Config() string {
 		} else {
 			b.WriteString("user: " + quote(u.Name) + ", password: " + quote(u.Password))
 		}
-		b.WriteString(", permissions: {\n")
+		b.WriteString(", allowed_connection_types: [\"LEAFNODE\", \"LEAFNODE_WS\"], permissions: {\n")
 		writeList(&b, "publish", u.Publish)
 		writeList(&b, "subscribe", u.Subscribe)
 		b.WriteString("      } }\n")

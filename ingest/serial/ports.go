@@ -12,13 +12,16 @@ import (
 
 // Port is a serial port of this machine.
 type Port struct {
-	Device string   // device file, such as /dev/ttyUSB0; its number may be another after the next plug or boot
-	Links  []string // links below /dev/serial that lead to it, by-id first: these stay the same
-	Driver string   // kernel driver; empty if unknown
+	Device string   `json:"device"`           // device file, such as /dev/ttyUSB0; its number may be another after the next plug or boot
+	Links  []string `json:"links,omitempty"`  // links below /dev/serial that lead to it, by-id first: these stay the same
+	Driver string   `json:"driver,omitempty"` // kernel driver; empty if unknown
 
 	// Of a USB device: identity in four hexadecimal digits, serial number, and name in words. All empty otherwise; the serial
 	// number is empty, or equal on all devices, with many cheap adapters: then a by-path link is the one to configure.
-	Vendor, Product, Serial, Name string
+	Vendor  string `json:"vendor,omitempty"`
+	Product string `json:"product,omitempty"`
+	Serial  string `json:"serial,omitempty"`
+	Name    string `json:"name,omitempty"`
 }
 
 // Ports lists the serial ports of this machine by reading /sys/class/tty and the links below /dev/serial. It opens no port:
