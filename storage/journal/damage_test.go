@@ -57,6 +57,7 @@ func makeLastGroup(t *testing.T, laps int) lastGroup {
 func (l *lastGroup) goOn(t *testing.T, what string, m *medium, want int) {
 	t.Helper()
 	o := Options{SegmentBytes: 6 * block, Segments: 2}
+	m = m.image()
 	r, rec := mustOpen(t, o, m)
 	if len(rec.Damage) > 0 || rec.Torn != (want < len(l.new)) && want > 0 {
 		t.Fatalf("%s: %+v", what, rec)
@@ -135,7 +136,7 @@ func TestFlippedByte(t *testing.T) {
 			for at := int64(0); at < 6*block; at += 1 + rnd.Int64N(5) {
 				damaged := m.image()
 				damaged.cached[l.file].data[at] ^= 1 << rnd.IntN(8)
-				r, rec := mustOpen(t, Options{SegmentBytes: 6 * block, Segments: 2}, damaged)
+				r, rec := mustOpen(t, Options{SegmentBytes: 6 * block, Segments: 2}, damaged.image())
 				got := replayed(t, r)
 				lost := missing(t, got, all)
 				atEnd := at >= l.start
@@ -207,6 +208,7 @@ func TestDamagedSegment(t *testing.T) {
 			}
 			name := segmentName(2)
 			tt.harm(m, name, lap)
+			m = m.image()
 			r, rec := mustOpen(t, o, m)
 			lost := missing(t, replayed(t, r), all)
 			if want := perSegment; lost != want && !(tt.name == "first block" && lost == 1) {
@@ -223,6 +225,35 @@ func TestDamagedSegment(t *testing.T) {
 				t.Errorf("opened again: %s, %v", list(got), rec.Damage)
 			}
 		})
+	}
+}
+
+// TestMisplacedBlocks puts whole, valid blocks where they do not belong: an earlier run's behind the end of the log, and a group over another.
+func TestMisplacedBlocks(t *testing.T) {
+	m := newMedium()
+	r, _ := mustOpen(t, small, m)
+	empty := m.image()
+	for i := range 3 {
+		mustAppend(t, r, group(i, 1, 10))
+	}
+	name := segmentName(0)
+	block2 := slices.Clone(m.cached[name].data[2*block : 3*block])
+
+	r, _ = mustOpen(t, small, empty) // the first run's groups are lost
+	mustAppend(t, r, group(10, 1, 10))
+	copy(empty.cached[name].data[2*block:], block2) // and one comes back
+	r, rec := mustOpen(t, small, empty.image())
+	same(t, "Replay over the leftover of an earlier run", replayed(t, r), group(10, 1, 10))
+	if len(rec.Damage) > 0 {
+		t.Errorf("damage %v", rec.Damage)
+	}
+
+	image := m.image()
+	copy(image.cached[name].data[block:], block2)
+	r, rec = mustOpen(t, small, image.image())
+	same(t, "Replay with the second group over the first, too", replayed(t, r), group(1, 2, 10))
+	if len(rec.Damage) != 1 || rec.Damage[0].From != r.start(0) || rec.Damage[0].To >= r.start(0)+block {
+		t.Errorf("damage %v, want that of the first group", rec.Damage)
 	}
 }
 
@@ -257,6 +288,7 @@ func TestDamagedMarks(t *testing.T) {
 				}
 			}
 			tt.harm(m)
+			m = m.image()
 			for range 2 {
 				var rec Recovery
 				r, rec = mustOpen(t, small, m)

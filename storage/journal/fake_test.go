@@ -186,6 +186,20 @@ func (f *memFile) datasync() error {
 	return nil
 }
 
+func (f *memFile) refresh() error {
+	if err := f.datasync(); err != nil {
+		return err
+	}
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	for at := int64(0); at*block < int64(len(f.n.flash)); at++ {
+		if !f.n.dirty[at] {
+			copy(f.n.data[at*block:min((at+1)*block, int64(len(f.n.data)))], f.n.flash[at*block:])
+		}
+	}
+	return nil
+}
+
 // flush makes what is dirty durable.
 func (n *node) flush() {
 	if grow := len(n.data) - len(n.flash); grow > 0 {
@@ -201,7 +215,7 @@ func (n *node) flush() {
 const (
 	keepNone = iota
 	keepAll
-	keepSome // half of the blocks, and one in four of the others torn between two sectors
+	keepSome // half of the blocks; one in four of the others is torn between two sectors, and one in four holds neither the old bytes nor the new
 )
 
 // cut returns what a power cut at this instant leaves.
@@ -212,6 +226,21 @@ func (m *medium) cut(mode int, r *rand.Rand) *medium {
 	names := m.flash
 	if mode == keepAll || mode == keepSome && r.IntN(2) == 0 {
 		names = m.cached
+	}
+	if mode == keepSome { // segments by themselves
+		names = maps.Clone(names)
+		for slot := range maxSegments {
+			name := segmentName(slot)
+			if m.flash[name] == nil && m.cached[name] == nil {
+				break
+			}
+			if names[name] = m.flash[name]; names[name] == nil || r.IntN(2) == 0 {
+				names[name] = m.cached[name]
+			}
+			if names[name] == nil || m.flash[name] == nil && r.IntN(2) == 0 {
+				delete(names, name)
+			}
+		}
 	}
 	done := map[*node]*node{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -231,10 +260,18 @@ func (n *node) cut(mode int, r *rand.Rand) *node {
 	}
 	for _, at := range slices.Sorted(maps.Keys(n.dirty)) {
 		keep := int64(0)
+		luck := 0
+		if mode == keepSome {
+			luck = r.IntN(8)
+		}
 		switch {
-		case mode == keepAll || mode == keepSome && r.IntN(2) == 0:
+		case mode == keepAll || luck > 3:
 			keep = block
-		case mode == keepSome && r.IntN(4) == 0:
+		case luck == 3 && at*block < int64(len(left)):
+			for i := range left[at*block : min((at+1)*block, int64(len(left)))] {
+				left[at*block+int64(i)] = byte(r.Uint32())
+			}
+		case luck == 2:
 			keep = 512 * int64(1+r.IntN(7))
 		}
 		from, to := at*block, min(at*block+keep, int64(len(left)), int64(len(n.data)))

@@ -29,7 +29,7 @@ type world struct {
 // only what comes first. No damage is reported, because there is none.
 func TestRandomOperations(t *testing.T) {
 	cuts, laps := 0, uint64(0)
-	for seed := range uint64(60) {
+	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 17))
 		w := &world{t: t, rnd: rnd, m: newMedium(), o: Options{SegmentBytes: int64(4+rnd.IntN(4)) * block, Segments: 2 + rnd.IntN(4)}}
 		w.open()

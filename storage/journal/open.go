@@ -9,9 +9,9 @@ import (
 
 // Open opens the ring of a directory, or makes one, and says what it found. Nobody else may have it open. In this order:
 //
+//   - syncs the files and drops them from the kernel's cache: an earlier process may have left bytes there that are not on flash, and will never be if
+//     their sync has failed, and whoever replays them relies on them;
 //   - reads the marks and the segments above the checkpoint, and finds the end of the log;
-//   - writes the last group once more and syncs: what an earlier process wrote may be in the kernel's cache only, even after an error of a sync, and
-//     whoever replays it relies on it;
 //   - puts a new run on flash.
 //
 // Damage is no error: it is in the Recovery, files that are missing are made anew, and the ring works. Errors are those of the file system, a full
@@ -57,6 +57,9 @@ func (r *Ring) findMarks(rec *Recovery) (m mark, found bool, err error) {
 		return mark{}, false, err
 	}
 	if r.marks.file != nil {
+		if err := r.marks.file.refresh(); err != nil {
+			return mark{}, false, fmt.Errorf("%s: %w", markName, err)
+		}
 		if m, found, err = r.marks.load(); err != nil || found {
 			r.geometry = m.geometry
 			return m, found, err
@@ -153,7 +156,7 @@ func (r *Ring) recover(m mark, rec *Recovery) error {
 
 // newest finds the newest segment, and the highest checkpoint that its groups know of.
 func (r *Ring) newest(m mark) (newest uint64, checkpoint Position) {
-	newest = r.number(m.tail)
+	newest = r.number(max(m.tail, 1) - 1)
 	for slot := range r.files {
 		b := make([]byte, groupHeader)
 		readAll(r.files[slot], b, block)
@@ -235,6 +238,9 @@ func (r *Ring) openSegment(slot int, rec *Recovery) error {
 		return r.volume.sync()
 	}
 	r.files[slot] = f
+	if err := f.refresh(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	n, err := f.size()
 	if err != nil {
 		return err
@@ -259,25 +265,8 @@ func (r *Ring) openSegment(slot int, rec *Recovery) error {
 	return f.datasync()
 }
 
-// begin makes what was read durable and starts a new run. See Open.
+// begin starts a new run, on flash.
 func (r *Ring) begin(m mark, c *cursor) error {
-	if c.entries > 0 {
-		number := r.number(c.group)
-		last := make([]byte, roundUp(c.end)-c.group)
-		f := r.files[r.slot(number)]
-		readAll(f, last, r.offset(c.group))
-		if err := write(f, last, r.offset(c.group)); err != nil {
-			return fmt.Errorf("%s: %w", r.file(number), err)
-		}
-		for n := r.number(r.checkpoint); n <= number; n++ {
-			if err := r.files[r.slot(n)].datasync(); err != nil {
-				return fmt.Errorf("%s: %w", r.file(n), err)
-			}
-		}
-	}
-	if err := r.marks.file.datasync(); err != nil { // so that the block which is not written next is on flash
-		return fmt.Errorf("%s: %w", markName, err)
-	}
 	r.run = max(m.run, c.run) + 1
 	if err := r.saveLocked(true); err != nil {
 		return err

@@ -274,14 +274,16 @@ func TestSyncErrorEndsTheRing(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Errorf("Close() = %v", err)
 	}
-	// The next process finds the group in the kernel's cache. If it gives it out, it must have put it on flash: the kernel will not any more.
+	// The next process finds the group in the kernel's cache, from where it will never reach the medium.
 	r, rec := mustOpen(t, small, m)
 	got := replayed(t, r)
-	same(t, "Replay of what the cache holds", got, append(group(1, 1, 10), group(2, 1, 10)...))
-	r, rec2 := mustOpen(t, small, m.cut(keepNone, nil))
+	if m.failSync > 0 || len(rec.Damage) > 0 {
+		t.Errorf("%+v", rec)
+	}
+	r, rec = mustOpen(t, small, m.cut(keepNone, nil))
 	same(t, "Replay after a cut", replayed(t, r), got)
-	if len(rec.Damage)+len(rec2.Damage) > 0 {
-		t.Errorf("damage: %v %v", rec.Damage, rec2.Damage)
+	if len(rec.Damage) > 0 || len(got) == 0 {
+		t.Errorf("%+v with %s", rec, list(got))
 	}
 }
 
@@ -393,6 +395,7 @@ func TestNewerFormat(t *testing.T) {
 		b[8] = formatVersion + 1
 		seal(b)
 	}
+	m = m.image()
 	before := m.image()
 	if _, _, err := open(small, m); !errors.Is(err, ErrFormat) {
 		t.Fatalf("open() of a newer ring = %v, want ErrFormat", err)

@@ -15,7 +15,6 @@ type cursor struct {
 	end        Position // exact end of what was read, or where reading began
 	run        uint64   // of the newest group
 	checkpoint Position // the highest that a group knew of
-	group      Position // where the newest group begins; zero: none was found
 	entries    int
 	torn       bool        // the newest group is not whole
 	batch      []Entry     // of the newest group
@@ -73,7 +72,7 @@ func (g geometry) walkGroup(c *cursor, b []byte, h header) (whole bool) {
 	c.torn = len(c.batch) < h.entries
 	if len(c.batch) > 0 {
 		c.entries += len(c.batch)
-		c.group, c.end = h.position, h.position+Position(at)
+		c.end = h.position + Position(at)
 	}
 	return !c.torn
 }

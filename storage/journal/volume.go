@@ -26,6 +26,7 @@ type file interface {
 	io.Closer
 	size() (int64, error)
 	datasync() error // makes durable what was written, and the size
+	refresh() error  // is datasync, after which reads come from the medium: what a failed write has left in the cache is gone
 }
 
 // directory is a volume of the operating system.
@@ -88,4 +89,12 @@ func (f osFile) datasync() error {
 			return err
 		}
 	}
+}
+
+// refresh relies on the kernel to drop pages that are clean, which it also takes those for that it could not write: see posix_fadvise(2).
+func (f osFile) refresh() error {
+	if err := f.datasync(); err != nil {
+		return err
+	}
+	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
