@@ -25,7 +25,8 @@ func create(o Options, v volume) (*Ring, error) {
 	r := &Ring{geometry: g, volume: v, reserve: o.Reserve, ends: make([]Position, g.count), run: 1}
 	r.tail, r.end, r.checkpoint = g.start(0), g.start(0), g.start(0)
 	if err := r.make(); err != nil {
-		return nil, errors.Join(fmt.Errorf("make %d segments of %d bytes: %w", g.count, g.size, err), r.closeFiles(), discard(v))
+		err = fmt.Errorf("make %d segments of %d bytes: %w", g.count, g.size, err)
+		return nil, errors.Join(err, r.closeFiles(), discard(v))
 	}
 	return r, nil
 }
@@ -43,7 +44,7 @@ func (r *Ring) make() error {
 	if err := r.volume.sync(); err != nil {
 		return err
 	}
-	f, err := r.volume.create(markTemp)
+	f, err := r.volume.create(markName)
 	if err != nil {
 		return err
 	}
@@ -52,9 +53,6 @@ func (r *Ring) make() error {
 		if err := r.saveLocked(true); err != nil {
 			return err
 		}
-	}
-	if err := r.volume.rename(markTemp, markName); err != nil {
-		return err
 	}
 	return r.volume.sync()
 }
@@ -97,17 +95,11 @@ func segmentNames(v volume) ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, segmentPrefix) }), nil
 }
 
-// discard removes a ring, or what was made of one. A cut on the way leaves markTemp, which says that the rest is worth nothing.
+// discard removes what there is of a ring that was never used, or whose marks are void. The marks go last: they say that the rest is worth nothing.
 func discard(v volume) error {
 	names, err := v.names()
 	if err != nil {
 		return err
-	}
-	if slices.Contains(names, markName) {
-		if err := errors.Join(v.rename(markName, markTemp), v.sync()); err != nil {
-			return err
-		}
-		names = append(names, markTemp)
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, segmentPrefix) {
@@ -119,10 +111,18 @@ func discard(v volume) error {
 	if err := v.sync(); err != nil {
 		return err
 	}
-	if slices.Contains(names, markTemp) {
-		if err := errors.Join(v.remove(markTemp), v.sync()); err != nil {
-			return err
+	if !slices.Contains(names, markName) {
+		return nil
+	}
+	return errors.Join(v.remove(markName), v.sync())
+}
+
+// abandon gives up a ring that nobody needs: void marks, on flash, make sure that what is left of it is not taken for one.
+func (r *Ring) abandon() error {
+	for range 2 {
+		if err := r.marks.save(mark{geometry: r.geometry, void: true}, true); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", markName, err), r.closeFiles())
 		}
 	}
-	return nil
+	return r.closeFiles()
 }

@@ -77,17 +77,6 @@ func (m *medium) create(name string) (file, error) {
 	return &memFile{m, n}, nil
 }
 
-func (m *medium) rename(from, to string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, err := m.spend(); err != nil {
-		return err
-	}
-	m.cached[to] = m.cached[from]
-	delete(m.cached, from)
-	return nil
-}
-
 func (m *medium) remove(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

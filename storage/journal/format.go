@@ -92,6 +92,7 @@ type mark struct {
 	run        uint64
 	checkpoint Position
 	tail       Position // exact end of the log at the time, all of it durable
+	void       bool     // the ring is given up
 }
 
 func (m mark) encode() []byte {
@@ -106,6 +107,9 @@ func (m mark) encode() []byte {
 	le.PutUint64(b[40:], m.run)
 	le.PutUint64(b[48:], uint64(m.checkpoint))
 	le.PutUint64(b[56:], uint64(m.tail))
+	if m.void {
+		b[64] = 1
+	}
 	seal(b[:markSize])
 	return b
 }
@@ -122,6 +126,7 @@ func decodeMark(b []byte) (m mark, ok, newer bool) {
 	m.geometry = geometry{id: le.Uint64(b[16:]), size: int64(le.Uint64(b[24:])), count: int(le.Uint32(b[12:]))}
 	m.generation, m.run = le.Uint64(b[32:]), le.Uint64(b[40:])
 	m.checkpoint, m.tail = Position(le.Uint64(b[48:])), Position(le.Uint64(b[56:]))
+	m.void = b[64] != 0
 	return m, m.sane(), false
 }
 
@@ -163,14 +168,12 @@ func (g geometry) decodeHeader(b []byte, slot int, off int64) (h header, ok bool
 	return h, fits && h.entries > 0 && g.offset(h.position) == off && g.slot(g.number(h.position)) == slot
 }
 
-// entrySum is the checksum of an entry at a position.
+// entrySum is the checksum of an entry at a position: it begins with what position, run and ring mix to, so that it fits nowhere else.
 func (g geometry) entrySum(at Position, run uint64, b []byte) uint32 {
-	var place [24]byte
-	le := binary.LittleEndian
-	le.PutUint64(place[0:], g.id)
-	le.PutUint64(place[8:], uint64(at))
-	le.PutUint64(place[16:], run)
-	return crc32.Update(crc32.Checksum(place[:], castagnoli), castagnoli, b[4:])
+	x := g.id ^ uint64(at)*0x9e3779b97f4a7c15 ^ run*0xd6e8feb86659fd93 // odd, of no meaning
+	x ^= x >> 32
+	x *= 0xd6e8feb86659fd93
+	return crc32.Update(uint32(x>>32), castagnoli, b[4:])
 }
 
 // encodeEntry writes an entry to the front of b, which has room for it, and returns how long it is.

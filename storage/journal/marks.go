@@ -6,11 +6,8 @@ import (
 	"io"
 )
 
-// Names of the mark file, and of one that is not whole yet.
-const (
-	markName = "marks"
-	markTemp = "marks.new"
-)
+// markName is the name of the mark file.
+const markName = "marks"
 
 // marks is the mark file: two blocks, of which the one that is known to be on flash is never written.
 type marks struct {

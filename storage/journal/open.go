@@ -43,7 +43,7 @@ func open(o Options, v volume) (*Ring, Recovery, error) {
 			r.reserve = min(r.reserve, r.count-2)
 			return r, rec, nil
 		}
-		if err := r.closeFiles(); err != nil {
+		if err := r.abandon(); err != nil {
 			return nil, rec, err
 		}
 	}
@@ -60,21 +60,20 @@ func (r *Ring) findMarks(rec *Recovery) (m mark, found bool, err error) {
 		if err := r.marks.file.refresh(); err != nil {
 			return mark{}, false, fmt.Errorf("%s: %w", markName, err)
 		}
-		if m, found, err = r.marks.load(); err != nil || found {
+		if m, found, err = r.marks.load(); err != nil {
+			return mark{}, false, err
+		}
+		if found && !m.void {
 			r.geometry = m.geometry
-			return m, found, err
+			return m, true, nil
 		}
-	} else if f, err := existing(r.volume, markTemp); f != nil || err != nil {
-		if err == nil {
-			err = f.Close()
-		}
-		return mark{}, false, err // a ring that was being made or discarded
+	}
+	if found {
+		return mark{}, false, r.closeMarks()
 	}
 	g, used, err := survey(r.volume)
 	if err != nil || !used {
-		err = errors.Join(err, r.closeFiles())
-		r.marks.file = nil
-		return mark{}, false, err
+		return mark{}, false, errors.Join(err, r.closeMarks())
 	}
 	rec.Damage = append(rec.Damage, Damage{File: markName, Reason: "missing or damaged: the checkpoint is taken from the segments"})
 	r.geometry, m.geometry = g, g
@@ -82,6 +81,15 @@ func (r *Ring) findMarks(rec *Recovery) (m mark, found bool, err error) {
 		r.marks.file, err = r.volume.create(markName)
 	}
 	return m, true, err
+}
+
+// closeMarks closes the file of marks that are not used.
+func (r *Ring) closeMarks() error {
+	f := r.marks.file
+	if r.marks.file = nil; f == nil {
+		return nil
+	}
+	return f.Close()
 }
 
 // existing opens a file; nil if there is none.

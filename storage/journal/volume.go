@@ -13,7 +13,6 @@ import (
 type volume interface {
 	open(name string) (file, error) // fs.ErrNotExist if there is none
 	create(name string) (file, error)
-	rename(from, to string) error
 	remove(name string) error
 	names() ([]string, error)
 	sync() error // makes names durable
@@ -52,8 +51,7 @@ func (d directory) create(name string) (file, error) {
 	return osFile{f}, nil
 }
 
-func (d directory) rename(from, to string) error { return os.Rename(d.path(from), d.path(to)) }
-func (d directory) remove(name string) error     { return os.Remove(d.path(name)) }
+func (d directory) remove(name string) error { return os.Remove(d.path(name)) }
 
 func (d directory) names() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
