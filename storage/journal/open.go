@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 )
 
 // Open opens the ring of a directory, or makes one, and says what it found. Nobody else may have it open. In this order:
@@ -203,7 +204,7 @@ func (r *Ring) read(c *cursor, newest uint64, m mark, rec *Recovery) {
 		r.ends[r.slot(number)] = max(r.start(number), roundUp(c.end))
 	}
 	if m.tail > c.end {
-		c.lost = append(c.lost, lostRange{c.end, m.tail})
+		c.lost = append(c.lost, lostRange{c.end, m.tail, c.torn})
 	}
 	for _, l := range c.lost {
 		rec.Damage = append(rec.Damage, r.damage(l, reasons)...)
@@ -215,12 +216,24 @@ func (r *Ring) damage(l lostRange, reasons map[uint64]string) []Damage {
 	var all []Damage
 	for number := r.number(l.from); number <= r.number(l.to-1); number++ {
 		from, to := max(l.from, r.start(number)), min(l.to, r.at(number+1, 0))
-		if from >= to {
+		if from >= to || to < l.to && !l.torn && r.untouched(number, from) {
 			continue
 		}
 		all = append(all, Damage{File: r.file(number), From: from, To: to, Reason: cmp.Or(reasons[number], "entries that were on flash cannot be read any more")})
 	}
 	return all
+}
+
+// untouched reports whether a segment looks as if it had been left for the next one at a position: an earlier lap's group or nothing follows.
+func (r *Ring) untouched(number uint64, from Position) bool {
+	off := int64(roundUp(from) - r.at(number, 0))
+	if off >= r.size {
+		return true
+	}
+	b := make([]byte, block)
+	readAll(r.files[r.slot(number)], b, off)
+	h, ok := r.decodeHeader(b, r.slot(number), off)
+	return ok && r.number(h.position) < number || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
 }
 
 // image reads a segment as a whole.

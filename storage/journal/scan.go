@@ -21,8 +21,11 @@ type cursor struct {
 	lost       []lostRange // what a group knew of and was not found
 }
 
-// lostRange is a part of the log that was not found.
-type lostRange struct{ from, to Position }
+// lostRange is a part of the log that was not found. torn: it begins within a group.
+type lostRange struct {
+	from, to Position
+	torn     bool
+}
 
 // visitor is given the entries of a group, which it may keep until it returns, and the position behind the group, good for Checkpoint.
 type visitor func(end Position, group []Entry) error
@@ -39,7 +42,7 @@ func (g geometry) walk(c *cursor, part []byte, number uint64, from int64, visit 
 			continue
 		}
 		if h.previous > c.end {
-			c.lost = append(c.lost, lostRange{c.end, h.previous})
+			c.lost = append(c.lost, lostRange{c.end, h.previous, c.torn})
 		}
 		c.run, c.checkpoint = h.run, max(c.checkpoint, h.checkpoint)
 		whole := g.walkGroup(c, rest[:min(h.length, len(rest))], h) // a torn one may reach beyond the end of the log
