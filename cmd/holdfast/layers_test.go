@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"ingest/mqttserver": {"ingest", "ingest/frame", "ingest/decode", "storage"},
 	"forward":           {"forward/hub", "storage", "leaf"},
 	"forward/hub":       {"storage"},
+	"storage":           {"storage/journal"},
 	"storage/blocks":    {"storage"},
 	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/convert", "ingest/serial", "ingest/mqtt",
 		"ingest/modbus", "ingest/mqttserver", "forward"},
