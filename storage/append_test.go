@@ -267,8 +267,8 @@ func TestLargeRecords(t *testing.T) {
 	}
 	recs[0].Seq, recs[0].Data = 41, make([]byte, 1<<20)
 	var invalid *InvalidError
-	if err := s.Append(b.ctx(), recs[0]); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "max_payload") {
-		t.Errorf("Append of a record at the server's max_payload: %v, want an InvalidError that names it", err)
+	if err := s.Append(b.ctx(), recs[0]); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "max_msg_size") {
+		t.Errorf("Append of a record above max_msg_size: %v, want an InvalidError that names it", err)
 	}
 }
 
