@@ -205,6 +205,13 @@ func (w *watch) holds(id string) bool {
 	return w.at[id]
 }
 
+// count returns the number of records that have arrived.
+func (w *watch) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.at)
+}
+
 // holdsAll says whether every ID among the keys has arrived.
 func holdsAll[V any](w *watch, ids map[string]V) bool {
 	w.mu.Lock()

@@ -22,6 +22,13 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // anotherBoot makes this process see a kernel boot of its own. The process must be in a mount namespace of its own. Of the mounts that it inherited, it lets
 // go of those of other disks, which their owners could not unmount otherwise.
 func anotherBoot(data string) error {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	if parents, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", os.Getppid())); err != nil || parents == own {
+		return errors.Join(err, errors.New("this process shares its mounts with its parent"))
+	}
 	if err := leaveOtherDisks(data); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	forwardhub "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/rig/disk"
 	"github.com/holdfast-edge/holdfast/rig/hub"
+	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -257,13 +258,16 @@ func seesLyingCard(t *testing.T, h *hub.Cluster) {
 
 // seesReusedSequences lets a leaf return after a cut without leap and without handshake: the hub ignores records whose sequence it has seen.
 func seesReusedSequences(t *testing.T, h *hub.Cluster) {
-	r := newRig(t, h, "blind", pick(t), func(s *spec) { s.Fault = blind })
+	r := newRig(t, h, "blind", pick(t), func(s *spec) { s.Fault, s.Batch = blind, 50 })
 	r.untilArrived()
 	slow := disk.Tuning{FlushLatency: 200 * time.Millisecond} // the hub gets well ahead of the card
 	if err := r.disk.Tune(slow); err != nil {
 		t.Fatal(err)
 	}
 	r.untilAcked(len(r.life.acknowledged()) + 100)
+	if !poll.Wait(t.Context(), patience, func() bool { return r.watch.count() > len(r.life.acknowledged())+20 }) {
+		t.Fatal("the hub does not get ahead of the card")
+	}
 	r.cut(disk.CutNone, false)
 	r.settle()
 	r.untilAcked(500)
