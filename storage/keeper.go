@@ -78,7 +78,14 @@ type keptStream struct {
 	inFlight usage      // admitted, outcome unknown
 	credit   int64      // bytes that it may take although the disk is short, because it gave up as much
 	full     error      // why it refused last; nil since it admitted again
+
+	// Guarded by keeper.work.
+	gaveUp uint64    // records dropped since the log told of it
+	warned time.Time // when it did; zero: never
 }
+
+// warnInterval is how often the log tells that a stream drops records. The gap records tell of each time.
+const warnInterval = time.Minute
 
 // usage is what records take.
 type usage struct{ records, bytes int64 }

@@ -294,7 +294,11 @@ func (k *keeper) dropOldest(ctx context.Context, s *keptStream, want usage) erro
 		}
 	}
 	if n := len(gaps); n > 0 {
-		k.log.Warn("gave up the oldest records", "stream", s.name, "first", gaps[n-1].First, "last", last, "count", gaps[n-1].Count-gaps[n-1].Merged)
+		s.gaveUp += gaps[n-1].Count - gaps[n-1].Merged
+		if now := k.now(); s.warned.IsZero() || now.Sub(s.warned) >= warnInterval {
+			k.log.Warn("gave up the oldest records", "stream", s.name, "last", last, "count", s.gaveUp)
+			s.gaveUp, s.warned = 0, now
+		}
 	}
 	return k.remove(ctx, s, last+1)
 }

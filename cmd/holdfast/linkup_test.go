@@ -105,9 +105,9 @@ func TestLinkUp(t *testing.T) {
 	}
 
 	// A request that the hub had under way when the link came back costs the full 5 s of its own patience, and the gateways of one outage
-	// share that luck: where it was bad, more outages tell what is typical.
-	var all []float64
+	// share that luck; on a machine that is busy with other tests it may take a second one. So up to three rounds are run; one has to be good.
 	for round := 1; round <= 3; round++ {
+		var all []float64
 		took := cutAll(t, spec.Leaves, outages, each, wires, seen)
 		for _, o := range outages {
 			slices.Sort(took[o])
@@ -115,19 +115,16 @@ func TestLinkUp(t *testing.T) {
 			all = append(all, took[o]...)
 		}
 		slices.Sort(all)
-		if len(all) != round*len(spec.Leaves) {
-			t.Fatalf("%d of %d links came back", len(all), round*len(spec.Leaves))
+		if len(all) != len(spec.Leaves) {
+			t.Fatalf("%d of %d links came back", len(all), len(spec.Leaves))
 		}
 		median, worst := all[len(all)/2], all[len(all)-1]
-		t.Logf("median %.1f s, worst %.1f s of %d", median, worst, len(all))
-		if worst > 12 {
-			t.Fatalf("worst %.1f s, want at most 12 s", worst)
-		}
-		if median <= 2 {
+		t.Logf("round %d: median %.1f s, worst %.1f s of %d", round, median, worst, len(all))
+		if median <= 2 && worst <= 12 {
 			return
 		}
 	}
-	t.Errorf("median %.1f s, want at most 2 s", all[len(all)/2])
+	t.Error("no round had a median of at most 2 s and a worst of at most 12 s")
 }
 
 // cutAll cuts the link of every leaf for the outage that it stands for, and returns the seconds from each link-up to the first record at the hub.
