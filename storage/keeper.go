@@ -84,6 +84,9 @@ type keptStream struct {
 	warned time.Time // when it did; zero: never
 }
 
+// admitTries is how often room is made for a call while others take it, before the call is told to come again.
+const admitTries = 32
+
 // warnInterval is how often the log tells that a stream drops records. The gap records tell of each time.
 const warnInterval = time.Minute
 
@@ -169,13 +172,15 @@ func (k *keeper) admit(ctx context.Context, needs ...need) error {
 	if k.enter(needs) {
 		return nil // somebody else made room
 	}
-	if err := k.makeRoom(ctx, needs); err != nil {
-		return err
+	for range admitTries {
+		if err := k.makeRoom(ctx, needs); err != nil {
+			return err
+		}
+		if k.enter(needs) {
+			return nil
+		}
+		// Others, who need not wait, took the room that was made.
 	}
-	if k.enter(needs) {
-		return nil
-	}
-	// Others were let in meanwhile, or what is in flight leaves no room.
 	return fmt.Errorf("stream %s has no room at the moment: %w", needs[0].Stream, ErrFull)
 }
 

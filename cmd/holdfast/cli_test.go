@@ -195,6 +195,7 @@ func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub, not done with -short")
 	}
+	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "holdfast")
 	buildPlain(t, binary)
 	var out bytes.Buffer

@@ -79,6 +79,7 @@ func TestSameNameTwice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub, not done with -short")
 	}
+	t.Parallel()
 	s := newSite(t, siteOptions{gps: true})
 	s.start()
 	var log device.Sentences
@@ -127,6 +128,7 @@ func TestOldCardComesBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub, not done with -short")
 	}
+	t.Parallel()
 	s := newSite(t, siteOptions{gps: true})
 	config, data, card := filepath.Join(s.dir, "holdfast.yaml"), filepath.Join(s.dir, "data"), filepath.Join(s.dir, "card")
 	swap := func(from, to string) {
@@ -175,6 +177,7 @@ func TestOlderCopy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub, not done with -short")
 	}
+	t.Parallel()
 	s := newSite(t, siteOptions{gps: true})
 	data, older := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "older")
 	var log device.Sentences
