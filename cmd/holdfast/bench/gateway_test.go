@@ -146,7 +146,7 @@ func startGateway(ctx context.Context, p plan, dir string, h *hub.Cluster) (*gat
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	g.uplink = forward.New(forward.Options{Leaf: leafName, Domain: "hub", Streams: map[string]forward.Config{streamName: {Mode: "source"}}, Log: p.log}, store, g.server)
+	g.uplink = forward.New(forward.Options{Leaf: leafName, Domain: "hub", Dir: dir, Streams: map[string]forward.Config{streamName: {Mode: "source"}}, Log: p.log}, store, g.server)
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: g.server.RestartJetStream, Forwarded: g.uplink.Forwarded}); err != nil {
 		return nil, errors.Join(err, g.close())
 	}

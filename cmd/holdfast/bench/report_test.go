@@ -162,7 +162,7 @@ func (b *bench) linkWrites(ctx context.Context, g *gateway, s *store) error {
 		}
 	}
 	down, up := sum[0], sum[1]
-	share := 100 * (up.bytes() - down.bytes()) / up.bytes()
+	share := 100 * (up.bytes() - down.bytes()) / up.bytes() // below zero when it drowns in noise
 	return errors.Join(
 		b.print("\n### The link's own writes on the leaf's disk\n"),
 		b.print("%d records every %v, %d turns of %v each: %.0f device bytes and %.3f flushes per record with the link down, %.0f and %.3f with the link up: the link writes %.1f %% of the total.",
