@@ -86,20 +86,21 @@ type Account struct {
 	Missing     int
 	Double      int // the same record, by its ID, more than once
 	Redelivered int // the device's broker sent the message again under a new packet: another record with the same content
-	OutOfOrder  int // records behind a later one of the same source
+	OutOfOrder  int // records behind a later one of the same source, by epoch and sequence
+	Shuffled    int // records in another order than the device gave them
 	Unknown     int // records that no device sent
 	Holes       int // numbers below an epoch's highest that are not at the hub: something stored is missing
 }
 
 // Balances says that nothing is missing, double, out of order or from nowhere.
 func (a Account) Balances() bool {
-	return a.Missing == 0 && a.Double == 0 && a.OutOfOrder == 0 && a.Unknown == 0 && a.Holes == 0
+	return a.Missing == 0 && a.Double == 0 && a.OutOfOrder == 0 && a.Shuffled == 0 && a.Unknown == 0 && a.Holes == 0
 }
 
 // String is the account in one line.
 func (a Account) String() string {
-	return fmt.Sprintf("%s: %d captured, %d at the hub, %d missing, %d double, %d redelivered, %d out of order, %d unknown, %d holes",
-		a.Source, a.Captured, a.AtHub, a.Missing, a.Double, a.Redelivered, a.OutOfOrder, a.Unknown, a.Holes)
+	return fmt.Sprintf("%s: %d captured, %d at the hub, %d missing, %d double, %d redelivered, %d out of order, %d shuffled, %d unknown, %d holes",
+		a.Source, a.Captured, a.AtHub, a.Missing, a.Double, a.Redelivered, a.OutOfOrder, a.Shuffled, a.Unknown, a.Holes)
 }
 
 // Balance accounts for one source. sent are the different contents the device gave, in order; got is all that is at the hub, of any source.
@@ -130,7 +131,7 @@ func Balance(source string, sent []string, got []Received) Account {
 		default:
 			a.AtHub++
 			if i < lastPlace {
-				a.OutOfOrder++
+				a.Shuffled++
 			}
 			lastPlace = max(lastPlace, i)
 		}

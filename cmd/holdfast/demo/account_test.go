@@ -21,7 +21,7 @@ func TestBalance(t *testing.T) {
 		{"missing", []Received{record(1, 1, "a"), record(1, 3, "c")}, Account{AtHub: 2, Missing: 1, Holes: 1}},
 		{"double", []Received{record(1, 1, "a"), record(1, 1, "a"), record(1, 2, "b"), record(1, 3, "c")}, Account{AtHub: 3, Double: 1}},
 		{"redelivered", []Received{record(1, 1, "a"), record(1, 2, "b"), record(2, 1, "b"), record(2, 2, "c")}, Account{AtHub: 3, Redelivered: 1}},
-		{"out of order by content", []Received{record(1, 1, "b"), record(1, 2, "a"), record(1, 3, "c")}, Account{AtHub: 3, OutOfOrder: 1}},
+		{"out of order by content", []Received{record(1, 1, "b"), record(1, 2, "a"), record(1, 3, "c")}, Account{AtHub: 3, Shuffled: 1}},
 		{"out of order by seq", []Received{record(1, 2, "a"), record(1, 1, "b"), record(1, 3, "c")}, Account{AtHub: 3, OutOfOrder: 1}},
 		{"epoch goes back", []Received{record(2, 1, "a"), record(1, 1, "b"), record(2, 2, "c")}, Account{AtHub: 3, OutOfOrder: 1}},
 		{"from nowhere", []Received{record(1, 1, "a"), record(1, 2, "x"), record(1, 3, "b"), record(1, 4, "c")}, Account{AtHub: 3, Unknown: 1}},

@@ -307,7 +307,7 @@ func (b *bench) account(ctx context.Context) (bool, error) {
 		}
 		a := Balance(src.name, src.sent, got)
 		balanced = balanced && a.Balances() && a.Captured > 0 && a.Redelivered == 0
-		fmt.Fprintf(b.o.Out, "%-10s %9d %9d %9d %9d %13d\n", a.Source, a.Captured, a.AtHub, a.Missing, a.Double+a.Redelivered, a.OutOfOrder)
+		fmt.Fprintf(b.o.Out, "%-10s %9d %9d %9d %9d %13d\n", a.Source, a.Captured, a.AtHub, a.Missing, a.Double+a.Redelivered, a.OutOfOrder+a.Shuffled)
 	}
 	verdict := "every record is at the hub, once and in order"
 	if !balanced {
