@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-edge/holdfast/rig/disk"
+	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
 func TestMain(m *testing.M) {
 	if code, ran := disk.Main(os.Args); ran {
 		os.Exit(code)
 	}
-	if len(os.Args) == 3 && os.Args[1] == holdArg {
-		os.Exit(hold(os.Args[2]))
+	if len(os.Args) == 4 && os.Args[1] == holdArg {
+		fmt.Println(hold(os.Args[2], os.Args[3]))
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
@@ -233,50 +234,62 @@ func TestNewFromImage(t *testing.T) {
 	}
 }
 
-// TestParentKilled kills -9 a process that has a disk with an open file on it: its serving process must take everything down.
+// TestParentKilled kills -9 a process that has a disk, or an image, with an open file on it: everything must be taken down all the same.
 func TestParentKilled(t *testing.T) {
 	newDisk(t, disk.Options{Size: 16 << 20}) // or skip
-	dir := t.TempDir()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	for _, what := range []string{"disk", "image"} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			parent := exec.Command(self, holdArg, what, dir)
+			out, err := parent.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+				t.Fatalf("the parent did not get its %s: %v", what, err)
+			}
+			if err := parent.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = parent.Wait() // killed, as meant
+			poll.Until(t, 20*time.Second, func() bool { return !mounted(t, dir) }, "everything in %s unmounted", dir)
+			assertUnmounted(t, dir)
+		})
 	}
-	parent := exec.Command(self, holdArg, dir)
-	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("the parent did not get its disk: %v", err)
-	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = parent.Wait() // killed, as meant
-	deadline := time.Now().Add(20 * time.Second)
-	for mounted(t, dir) && time.Now().Before(deadline) {
-		runtime.Gosched()
-	}
-	assertUnmounted(t, dir)
 }
 
 // holdArg makes the test program a parent that gets killed: see hold.
-const holdArg = "hold-a-disk"
+const holdArg = "hold"
 
-// hold keeps a disk with an open file until it is killed.
-func hold(dir string) int {
-	d, err := disk.New(disk.Options{Dir: dir, Size: 16 << 20})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+// hold keeps a disk or an image with an open file until it is killed.
+func hold(what, dir string) error {
+	var m *disk.Mount
+	if what == "disk" {
+		d, err := disk.New(disk.Options{Dir: dir, Size: 16 << 20})
+		if err != nil {
+			return err
+		}
+		m = d.Mount()
+	} else {
+		image := filepath.Join(dir, "image")
+		err := disk.Create(image, 16<<20)
+		if err != nil {
+			return err
+		}
+		if m, err = disk.Open(image, filepath.Join(dir, "mnt")); err != nil {
+			return err
+		}
 	}
-	f, err := os.Create(filepath.Join(d.Dir(), "open"))
+	f, err := os.Create(filepath.Join(m.Dir, "open"))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	fmt.Println("holding", f.Name())
 	select {}

@@ -23,6 +23,7 @@ type Mount struct {
 	Device string // /dev/loopN
 
 	backing string // what the kernel calls the file behind the device
+	guard   *guard // nil once dismissed
 }
 
 // Available returns nil when this machine can run the rig, else what is missing: root, /dev/fuse, loop devices or mkfs.ext4.
@@ -86,7 +87,8 @@ func Create(image string, size int64) (err error) {
 	return Format(image)
 }
 
-// Open mounts an ext4 image on dir, which it makes if needed. The kernel replays the file system's journal, as it does after a power cut. Close unmounts it.
+// Open mounts an ext4 image on dir, which it makes if needed. The kernel replays the file system's journal, as it does after a power cut. Close unmounts it;
+// if the program dies before, a guard does.
 func Open(image, dir string) (*Mount, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -101,6 +103,9 @@ func Open(image, dir string) (*Mount, error) {
 	}
 	m := &Mount{Dir: dir, Device: loop.Name()}
 	m.backing = m.behind()
+	if m.guard, err = startGuard(dir); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	return m, nil
 }
 
@@ -150,6 +155,10 @@ func attachLoop(image string) (*os.File, error) {
 
 // Close unmounts and waits until the loop device is free. Files still open in it after 10 seconds are an error; it is then detached all the same.
 func (m *Mount) Close() error {
+	if m.guard != nil {
+		m.guard.dismiss()
+		m.guard = nil
+	}
 	deadline := time.Now().Add(releaseTimeout)
 	err := unix.Unmount(m.Dir, 0)
 	for errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
