@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
-// controlSocket is where a running daemon answers the commands status and tail: HTTP over a Unix socket in the data directory.
+// controlSocket is where a running daemon answers the commands status, tail and adopt: HTTP over a Unix socket in the data directory.
 // Who may write to the socket, the daemon's user and group, may ask; the only thing that can be changed through it is which stores this one takes over from.
 func controlSocket(data string) string { return filepath.Join(data, "holdfast.sock") }
 
@@ -53,7 +53,12 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, cfg c
 		}
 	})
 	mux.HandleFunc("POST /adopt", func(w http.ResponseWriter, r *http.Request) {
-		if err := reports.store.Adopt(storage.StoreID(r.URL.Query().Get("store"))); err != nil {
+		id := r.URL.Query().Get("store")
+		if !storeForm.MatchString(id) {
+			http.Error(w, fmt.Sprintf("%q is not a store id", id), http.StatusBadRequest)
+			return
+		}
+		if err := reports.store.Adopt(storage.StoreID(id)); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
