@@ -23,9 +23,10 @@ var allowed = map[string][]string{
 	"ingest/ingesttest": {"ingest", "storage", "rig/..."}, // test equipment itself
 	"ingest/serial":     {"ingest", "ingest/frame", "ingest/decode", "storage"},
 	"ingest/convert":    {"ingest", "ingest/decode"},
-	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "storage"},
+	"ingest/seen":       {"storage"},
+	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "ingest/seen", "ingest/topic", "storage"},
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},
-	"ingest/mqttserver": {"ingest", "ingest/frame", "ingest/decode", "storage"},
+	"ingest/mqttserver": {"ingest", "ingest/mqttserver/packet", "ingest/seen", "ingest/topic", "storage"},
 	"forward":           {"forward/hub", "storage", "leaf"},
 	"forward/hub":       {"storage"},
 	"storage":           {"storage/journal"},

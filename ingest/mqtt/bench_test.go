@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"bufio"
+	"github.com/holdfast-edge/holdfast/ingest/topic"
 	"io"
 	"strings"
 	"testing"
@@ -43,6 +44,6 @@ func BenchmarkSource(b *testing.B) {
 func BenchmarkMap(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		Map("zigbee2mqtt/Living Room/temperature")
+		topic.Map("zigbee2mqtt/Living Room/temperature")
 	}
 }

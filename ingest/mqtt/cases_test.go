@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/topic"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
@@ -88,12 +89,12 @@ func TestFieldCasesHaveTests(t *testing.T) {
 func testMapping(t *testing.T, id string) {
 	t.Helper()
 	c := fieldCases(t)[id]
-	tail, reversible := Map(c.input(t))
+	tail, reversible := topic.Map(c.input(t))
 	if tail != c.Want || !reversible {
 		t.Errorf("Map(%q) = %q, %v, want %q", c.input(t), tail, reversible, c.Want)
 	}
-	if topic, err := Unmap(tail); err != nil || topic != c.input(t) {
-		t.Errorf("Unmap(%q) = %q, %v", tail, topic, err)
+	if back, err := topic.Unmap(tail); err != nil || back != c.input(t) {
+		t.Errorf("Unmap(%q) = %q, %v", tail, back, err)
 	}
 }
 
@@ -106,11 +107,11 @@ func TestING098TopicLongerThanControlLine(t *testing.T) {
 	b, st := newScript(t), &fakeStore{epoch: 1}
 	run(t, t.TempDir(), config(b.url()), st)
 	p := b.session(false)
-	topic := "x/" + strings.Repeat("a", 4200)
-	p.publish(pub{id: 1, topic: topic, payload: "1"})
+	long := "x/" + strings.Repeat("a", 4200)
+	p.publish(pub{id: 1, topic: long, payload: "1"})
 	p.pubacks(1)
-	got, err := UnescapeTopic(st.header(0, HeaderTopic))
-	if tail := st.records[0].reading.Tail; len(tail) > MaxTail || got != topic || err != nil {
+	got, err := topic.Unescape(st.header(0, topic.Header))
+	if tail := st.records[0].reading.Tail; len(tail) > topic.MaxTail || got != long || err != nil {
 		t.Errorf("tail %q, header with %d bytes, %v", tail, len(got), err)
 	}
 }

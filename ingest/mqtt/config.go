@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/holdfast-edge/holdfast/ingest/topic"
 )
 
 // Defaults of Config.
@@ -107,7 +109,7 @@ func (c Config) validateTopics(fault func(key, problem, remedy string)) {
 		fault("topics", "no topic is given", `list at least one, like ["sensors/#"]`)
 	}
 	for i, f := range c.Topics {
-		if err := checkFilter(f); err != nil {
+		if err := topic.CheckFilter(f); err != nil {
 			fault("topics", fmt.Sprintf("%q: %v", f, err), `write it like "sensors/+/temperature" or "sensors/#"`)
 			continue
 		}
@@ -118,7 +120,7 @@ func (c Config) validateTopics(fault func(key, problem, remedy string)) {
 			fault("topics", fmt.Sprintf("%q is a shared subscription, which splits the order of readings between clients", f), "subscribe to the topic itself")
 		}
 		for j, other := range c.Topics {
-			if j != i && covers(other, f) && (other != f || j < i) {
+			if j != i && topic.Covers(other, f) && (other != f || j < i) {
 				fault("topics", fmt.Sprintf("%q is already covered by %q: its messages would arrive twice", f, other), "remove one of them")
 				break
 			}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/holdfast-edge/holdfast/ingest/seen"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -36,24 +37,24 @@ const (
 //
 // It is safe for concurrent use.
 type delivered struct {
-	file *slotFile
+	file *seen.File
 	log  *slog.Logger
 
 	mu      sync.Mutex // guards the fields below, and the file
 	session uint64     // the broker's session, counted from 0 in this process
 	next    uint32
-	marks   map[uint16]mark
+	marks   map[uint16]seen.Mark
 }
 
-// load reads the marks of an earlier process; see slotFile.load.
+// load reads the marks of an earlier process; see seen.File.load.
 func (d *delivered) load(epoch, seq uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.marks = map[uint16]mark{}
+	d.marks = map[uint16]seen.Mark{}
 	found := false
-	return d.file.load(epoch, seq, func(slot int, m mark) {
+	return d.file.Load(epoch, seq, func(slot int, m seen.Mark) {
 		d.marks[uint16(slot)] = m
-		if after := m.nr + 1; !found || int32(after-d.next) > 0 {
+		if after := m.Nr + 1; !found || int32(after-d.next) > 0 {
 			found, d.next = true, after
 		}
 	})
@@ -72,45 +73,45 @@ func (d *delivered) begin() uint64 {
 	defer d.mu.Unlock()
 	d.session++
 	clear(d.marks)
-	if err := d.file.empty(); err != nil {
+	if err := d.file.Empty(); err != nil {
 		giveUp(d.log, d.file, err)
 	}
 	return d.session
 }
 
 // find says whether a message with DUP is one that is stored, and returns its mark.
-func (d *delivered) find(session uint64, packet uint16, digest digest) (mark, bool) {
+func (d *delivered) find(session uint64, packet uint16, digest seen.Digest) (seen.Mark, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, ok := d.marks[packet]
-	return m, ok && session == d.session && m.digest == digest && d.next-m.nr < packetWindow
+	return m, ok && session == d.session && m.Digest == digest && d.next-m.Nr < packetWindow
 }
 
 // handle makes the mark of a message that is new, which is void until it is stored, and voids an older one of its packet id.
-func (d *delivered) handle(session uint64, packet uint16, digest digest) mark {
+func (d *delivered) handle(session uint64, packet uint16, digest seen.Digest) seen.Mark {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.next++
 	if _, ok := d.marks[packet]; ok && session == d.session {
 		d.void(packet)
 	}
-	return mark{nr: d.next - 1, digest: digest}
+	return seen.Mark{Nr: d.next - 1, Digest: digest}
 }
 
 // note writes the mark of a record that is about to be stored.
-func (d *delivered) note(session uint64, packet uint16, m mark, id storage.ID) {
+func (d *delivered) note(session uint64, packet uint16, m seen.Mark, id storage.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if session != d.session {
 		return
 	}
-	if err := d.file.put(int(packet), m, id); err != nil {
+	if err := d.file.Put(int(packet), m, id); err != nil {
 		giveUp(d.log, d.file, err)
 	}
 }
 
 // store makes the mark of a message good: its record is stored.
-func (d *delivered) store(session uint64, packet uint16, m mark) {
+func (d *delivered) store(session uint64, packet uint16, m seen.Mark) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if session == d.session {
@@ -122,7 +123,7 @@ func (d *delivered) store(session uint64, packet uint16, m mark) {
 func (d *delivered) confirm(session uint64, packet uint16, nr uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if m, ok := d.marks[packet]; ok && session == d.session && m.nr == nr {
+	if m, ok := d.marks[packet]; ok && session == d.session && m.Nr == nr {
 		d.void(packet)
 	}
 }
@@ -130,61 +131,15 @@ func (d *delivered) confirm(session uint64, packet uint16, nr uint32) {
 // void removes a mark; d.mu is held.
 func (d *delivered) void(packet uint16) {
 	delete(d.marks, packet)
-	if err := d.file.clear(int(packet)); err != nil {
+	if err := d.file.Clear(int(packet)); err != nil {
 		giveUp(d.log, d.file, err)
 	}
 }
 
-// retained remembers which retained messages are stored: the last ones, up to retainedSlots. It is not safe for concurrent use.
-type retained struct {
-	file  *slotFile
-	log   *slog.Logger
-	slot  int // the one written last
-	next  uint32
-	known map[digest]int // slot by message
-	held  []digest       // message by slot
-}
-
-func (r *retained) load(epoch, seq uint64) error {
-	r.known, r.held = map[digest]int{}, make([]digest, retainedSlots)
-	found := false
-	return r.file.load(epoch, seq, func(slot int, m mark) {
-		r.known[m.digest], r.held[slot] = slot, m.digest
-		if after := m.nr + 1; !found || int32(after-r.next) > 0 {
-			found, r.next, r.slot = true, after, slot
-		}
-	})
-}
-
-func (r *retained) find(d digest) bool {
-	_, ok := r.known[d]
-	return ok
-}
-
-// place gives a message that is about to be stored its slot; the oldest message there is forgotten.
-func (r *retained) place(d digest) (slot int, m mark) {
-	if r.slot++; r.slot >= retainedSlots {
-		r.slot = 1
-	}
-	if old := r.held[r.slot]; r.known[old] == r.slot {
-		delete(r.known, old)
-	}
-	r.next++
-	return r.slot, mark{nr: r.next - 1, digest: d}
-}
-
-func (r *retained) note(slot int, m mark, id storage.ID) {
-	if err := r.file.put(slot, m, id); err != nil {
-		giveUp(r.log, r.file, err)
-	}
-}
-
-func (r *retained) store(slot int, m mark) { r.known[m.digest], r.held[slot] = slot, m.digest }
-
 // giveUp goes on without a file that cannot be written.
-func giveUp(log *slog.Logger, f *slotFile, err error) {
-	log.Warn("stored messages cannot be noted, a repeated one may be stored twice after a restart", "path", f.path, "err", err)
-	if err := f.drop(); err != nil {
-		log.Warn("file of stored messages cannot be removed", "path", f.path, "err", err)
+func giveUp(log *slog.Logger, f *seen.File, err error) {
+	log.Warn("stored messages cannot be noted, a repeated one may be stored twice after a restart", "path", f.Path(), "err", err)
+	if err := f.Drop(); err != nil {
+		log.Warn("file of stored messages cannot be removed", "path", f.Path(), "err", err)
 	}
 }

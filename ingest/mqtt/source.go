@@ -16,9 +16,10 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/seen"
 )
 
-// Headers of records from a broker, beside HeaderTopic.
+// Headers of records from a broker, beside topic.Header.
 const (
 	// HeaderRetained is "1" on a message that the broker had kept for later subscribers: it may be old.
 	HeaderRetained = "Holdfast-Retained"
@@ -101,7 +102,7 @@ type Source struct {
 	// Run and what it calls own the fields below.
 	loaded   bool
 	session  *sessionFile
-	retained *retained
+	retained *seen.Ring
 	batch    []item // readings that Deliver did not take yet: they go first
 	failures ingest.Backoff
 	kicks    []time.Time // when the broker closed a connection lately
@@ -132,8 +133,8 @@ func New(o Options) (*Source, error) {
 		timing: defaultTiming, state: ingest.NewCondition(log), queue: newQueue(o.Config.Queue), began: time.Now(),
 	}
 	owner := s.cfg.Broker + "\x00" + s.client
-	s.delivered = &delivered{log: log, file: newSlotFile(filepath.Join(o.StateDir, "delivered"), packetSlots, owner)}
-	s.retained = &retained{log: log, file: newSlotFile(filepath.Join(o.StateDir, "retained"), retainedSlots, "")}
+	s.delivered = &delivered{log: log, file: seen.NewFile(filepath.Join(o.StateDir, "delivered"), packetSlots, owner)}
+	s.retained = seen.NewRing(seen.NewFile(filepath.Join(o.StateDir, "retained"), retainedSlots, ""), func(f *seen.File, err error) { giveUp(log, f, err) })
 	return s, nil
 }
 
@@ -191,12 +192,8 @@ func (s *Source) openState() {
 	}
 	const blind = "a repeated message may be stored twice"
 	if s.loaded {
-		if s.delivered.file.salt != [8]byte{} {
-			warn(blind, s.delivered.file.reopen())
-		}
-		if s.retained.file.salt != [8]byte{} {
-			warn(blind, s.retained.file.reopen())
-		}
+		warn(blind, s.delivered.file.Reopen())
+		warn(blind, s.retained.Reopen())
 		return
 	}
 	s.loaded = true
@@ -213,11 +210,11 @@ func (s *Source) openState() {
 		epoch, seq = s.last()
 	}
 	warn(blind, s.delivered.load(epoch, seq))
-	warn(blind, s.retained.load(epoch, seq))
+	warn(blind, s.retained.Load(epoch, seq))
 }
 
 func (s *Source) closeState() {
-	if err := errors.Join(s.delivered.file.close(), s.retained.file.close()); err != nil {
+	if err := errors.Join(s.delivered.file.Close(), s.retained.Close()); err != nil {
 		s.log.Warn("file of stored messages does not close", "err", err)
 	}
 }

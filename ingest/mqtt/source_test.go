@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/topic"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
@@ -73,280 +73,6 @@ func TestNoAcknowledgementWhenDeliverFails(t *testing.T) {
 	p.publish(pub{id: 1, topic: "a", payload: "1", dup: true}, pub{id: 2, topic: "a", payload: "2", dup: true}, pub{id: 3, topic: "a", payload: "3"})
 	p.pubacks(1, 2, 3)
 	wantPayloads(t, st, "1", "2", "3")
-}
-
-func TestRedeliveryIsRecognised(t *testing.T) {
-	leak.Check(t)
-	dir, b, st := t.TempDir(), newScript(t), &fakeStore{epoch: 1}
-	r := run(t, dir, config(b.url()), st)
-	p := b.session(false)
-	p.mute = true // so that no acknowledgement is confirmed
-	p.publish(pub{id: 1, topic: "a", payload: "1"}, pub{id: 2, topic: "a", payload: "2"}, pub{id: 3, topic: "b", payload: "3"})
-	p.pubacks(1, 2, 3)
-	_ = p.Close()
-
-	t.Run("after a reconnect", func(t *testing.T) {
-		p := b.session(true)
-		p.mute = true
-		p.publish(pub{id: 1, topic: "a", payload: "1", dup: true}, // stored
-			pub{id: 2, topic: "a", payload: "other", dup: true}, // first copy lost
-			pub{id: 3, topic: "b", payload: "3"},                // a new message: equal, but not flagged
-			pub{id: 4, topic: "a", payload: "1", dup: true})     // equal, other packet id
-		p.pubacks(1, 2, 3, 4)
-		wantPayloads(t, st, "1", "2", "3", "other", "3", "1")
-		_ = p.Close()
-	})
-	t.Run("after a restart", func(t *testing.T) {
-		r.stop()
-		st.reboot()
-		r := run(t, dir, config(b.url()), st)
-		p := b.session(true)
-		p.publish(pub{id: 1, topic: "a", payload: "1", dup: true}, pub{id: 2, topic: "a", payload: "other", dup: true},
-			pub{id: 3, topic: "b", payload: "4", dup: true})
-		p.pubacks(1, 2, 3)
-		wantPayloads(t, st, "1", "2", "3", "other", "3", "1", "4")
-		if n := r.Stats().Redelivered; n != 2 {
-			t.Errorf("Redelivered = %d, want 2", n)
-		}
-	})
-}
-
-// TestRedeliveryOfUncommitted kills the daemon between the note and the commit: what was noted must not be acknowledged.
-func TestRedeliveryOfUncommitted(t *testing.T) {
-	dir, b, st := t.TempDir(), newScript(t), &fakeStore{epoch: 1}
-	r := run(t, dir, config(b.url()), st)
-	p := b.session(false)
-	p.mute = true
-	p.publish(pub{id: 1, topic: "a", payload: "1"})
-	p.pubacks(1)
-	st.mu.Lock()
-	st.fail = errors.New("killed")
-	st.mu.Unlock()
-	p.publish(pub{id: 2, topic: "a", payload: "2"})
-	poll.Until(t, patience, func() bool { return r.log.contains("RUN ENDED") }, "Run to fail")
-	r.stop()
-
-	for range 2 { // the second start must not take the note for one of a committed record either
-		st.reboot()
-		r = run(t, dir, config(b.url()), st)
-		p = b.session(true)
-		p.mute = true
-		st.mu.Lock()
-		st.fail = nil
-		st.mu.Unlock()
-		p.publish(pub{id: 1, topic: "a", payload: "1", dup: true}, pub{id: 9, topic: "a", payload: "9"})
-		p.pubacks(1, 9)
-		r.stop()
-	}
-	st.reboot()
-	run(t, dir, config(b.url()), st)
-	p = b.session(true)
-	p.publish(pub{id: 2, topic: "a", payload: "2", dup: true})
-	p.pubacks(2)
-	wantPayloads(t, st, "1", "9", "9", "2")
-}
-
-// TestEqualReadingIsNotLost is the danger of recognising by packet id and content: the broker has our acknowledgement, uses
-// the packet id again for an equal reading, and its first copy is lost.
-func TestEqualReadingIsNotLost(t *testing.T) {
-	leak.Check(t)
-	dir, b, st := t.TempDir(), newScript(t), &fakeStore{epoch: 1}
-	r := run(t, dir, config(b.url()), st)
-	p := b.session(false)
-	p.publish(pub{id: 1, topic: "door", payload: "shut"})
-	p.pubacks(1)
-	answer(p)
-	untilConfirmed(t, r, 0)
-	check := func(want ...string) {
-		t.Helper()
-		p := b.session(true)
-		p.mute = true
-		p.publish(pub{id: 1, topic: "door", payload: "shut", dup: true})
-		p.pubacks(1)
-		wantPayloads(t, st, want...)
-		_ = p.Close()
-	}
-	r.stop()
-	st.reboot()
-	r = run(t, dir, config(b.url()), st)
-	check("shut", "shut")
-	// That one is not confirmed, so it is known now, also after a restart.
-	check("shut", "shut")
-	r.stop()
-	st.reboot()
-	run(t, dir, config(b.url()), st)
-	check("shut", "shut")
-}
-
-// answer answers pings until the connection ends.
-func answer(p *peer) {
-	go func() {
-		for {
-			c, err := packets.ReadPacket(p)
-			if err != nil {
-				return
-			}
-			if _, ok := c.(*packets.PingreqPacket); ok {
-				_ = packets.NewControlPacket(packets.Pingresp).Write(p) // it may be closed
-			}
-		}
-	}()
-}
-
-// untilConfirmed waits until a ping has confirmed all acknowledgements but so many.
-func untilConfirmed(t *testing.T, r *running, but int) {
-	t.Helper()
-	poll.Until(t, patience, func() bool {
-		r.delivered.mu.Lock()
-		defer r.delivered.mu.Unlock()
-		return len(r.delivered.marks) == but
-	}, "all but %d marks to be void", but)
-}
-
-// TestConfirmComesAfterWhatWasSentBefore sends a repeated message in front of the answer to a ping.
-func TestConfirmComesAfterWhatWasSentBefore(t *testing.T) {
-	b, st := newScript(t), &fakeStore{epoch: 1}
-	run(t, t.TempDir(), config(b.url()), st)
-	p := b.session(false)
-	p.publish(pub{id: 1, topic: "a", payload: "1"})
-	p.pubacks(1)
-	for {
-		c, err := packets.ReadPacket(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := c.(*packets.PingreqPacket); ok {
-			break
-		}
-	}
-	p.publish(pub{id: 1, topic: "a", payload: "1", dup: true})
-	p.send(packets.NewControlPacket(packets.Pingresp))
-	p.pubacks(1)
-	wantPayloads(t, st, "1")
-}
-
-func TestSessionLost(t *testing.T) {
-	dir, b, st := t.TempDir(), newScript(t), &fakeStore{epoch: 1}
-	r := run(t, dir, config(b.url()), st)
-	p := b.session(false)
-	p.mute = true
-	p.publish(pub{id: 1, topic: "a", payload: "1"})
-	p.pubacks(1)
-	if r.Stats().Forgotten != 0 {
-		t.Error("the first session counts as forgotten")
-	}
-	_ = p.Close()
-	p = b.session(false)
-	p.publish(pub{id: 1, topic: "a", payload: "1", dup: true}) // of a new session, so another message
-	p.pubacks(1)
-	wantPayloads(t, st, "1", "1")
-	if r.Stats().Forgotten != 1 || !r.log.contains("broker has lost our session") {
-		t.Errorf("Forgotten = %d, want 1 and a warning", r.Stats().Forgotten)
-	}
-}
-
-// TestBlockedStoreKeepsConnection blocks the store for several keepalives.
-func TestBlockedStoreKeepsConnection(t *testing.T) {
-	leak.Check(t)
-	b, st := newScript(t), &fakeStore{epoch: 1}
-	release := st.block()
-	run(t, t.TempDir(), config(b.url()), st, func(s *Source) { s.cfg.KeepAlive = time.Second; s.timing.ping = 500 * time.Millisecond })
-	p := b.session(false)
-	var ids []uint16
-	for i := range uint16(2000) {
-		p.publish(pub{id: i + 1, topic: "a", payload: fmt.Sprint(i)})
-		ids = append(ids, i+1)
-	}
-	p.quiet(2500 * time.Millisecond)
-	if p.pings < 1 {
-		t.Errorf("%d pings in 2.5 s with a keepalive of 1 s", p.pings)
-	}
-	release()
-	p.pubacks(ids...)
-	if st.len() != 2000 {
-		t.Errorf("%d records, want 2000", st.len())
-	}
-}
-
-// TestQueueFull lets a broker send more than the queue holds.
-func TestQueueFull(t *testing.T) {
-	leak.Check(t)
-	b, st := newScript(t), &fakeStore{epoch: 1}
-	release := st.block()
-	cfg := config(b.url())
-	cfg.Queue, cfg.MaxMessage = 100_000, 10_000
-	r := run(t, t.TempDir(), cfg, st)
-	p := b.session(false)
-	payload := func(i int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", 996) }
-	const n = 400
-	for i := range n {
-		p.publish(pub{id: uint16(i + 1), topic: "a", payload: payload(i)})
-	}
-	p.publish(pub{topic: "a", payload: payload(n)})
-	poll.Until(t, patience, func() bool { return r.Counts().Rejected[ReasonQueueFull] == 1 }, "the QoS 0 message to be counted")
-	if q := r.Stats(); q.QueuedBytes > cfg.Queue {
-		t.Errorf("%d bytes wait, want at most %d", q.QueuedBytes, cfg.Queue)
-	}
-	p.quiet(50 * time.Millisecond) // the connection lives on
-	p.leaving = true
-	release()
-
-	acked := map[uint16]bool{}
-	for {
-		c, ok := p.next().(*packets.PubackPacket)
-		if !ok {
-			break // DISCONNECT
-		}
-		acked[c.MessageID] = true
-	}
-	if len(acked) == 0 || len(acked) == n {
-		t.Fatalf("%d of %d were acknowledged on the first connection, want some", len(acked), n)
-	}
-	for len(acked) < n { // as often as needed: what is not acknowledged comes again
-		p = b.session(true)
-		p.leaving = true
-		for i := range n {
-			if !acked[uint16(i+1)] {
-				p.publish(pub{id: uint16(i + 1), topic: "a", payload: payload(i), dup: true})
-			}
-		}
-		for len(acked) < n {
-			c, ok := p.next().(*packets.PubackPacket)
-			if !ok {
-				break
-			}
-			acked[c.MessageID] = true
-		}
-	}
-	got := st.payloads()
-	for i := range n {
-		if i >= len(got) || got[i] != payload(i) {
-			t.Fatalf("record %d of %d is wrong: all must be there once and in order", i, len(got))
-		}
-	}
-	if len(got) != n {
-		t.Errorf("%d records, want %d", len(got), n)
-	}
-}
-
-// TestQueueFullBeforeSubscribe fills the queue before the source knows its connection.
-func TestQueueFullBeforeSubscribe(t *testing.T) {
-	b, st := newScript(t), &fakeStore{epoch: 1}
-	cfg := config(b.url())
-	cfg.MaxMessage, cfg.Queue = 1000, 1000
-	run(t, t.TempDir(), cfg, st, func(s *Source) { s.timing.confirm = time.Hour }) // nothing else makes the worker look
-	p := b.accept()
-	p.leaving = true
-	p.connack(0, true)
-	for i := range 2000 {
-		p.publish(pub{id: uint16(i + 1), topic: "a", payload: "x"})
-	}
-	for c := p.next(); c != nil; c = p.next() {
-		if s, ok := c.(*packets.SubscribePacket); ok {
-			_, _ = p.Write([]byte{0x90, 3, byte(s.MessageID >> 8), byte(s.MessageID), 1}) // it may be gone
-		}
-	}
-	b.session(true)
 }
 
 func TestQoS2(t *testing.T) {
@@ -436,8 +162,8 @@ func TestPayloadTooLarge(t *testing.T) {
 	p.publish(pub{id: 1, topic: "a", payload: over}, pub{topic: "a", payload: over}, pub{id: 2, topic: strings.Repeat("t", 2000), payload: at}, pub{id: 3, topic: "a", payload: ""})
 	p.pubacks(1, 2, 3)
 	wantPayloads(t, st, at, "")
-	if topic, err := UnescapeTopic(st.header(0, HeaderTopic)); err != nil || topic != strings.Repeat("t", 2000) {
-		t.Errorf("header %s = %q, %v", HeaderTopic, topic, err)
+	if back, err := topic.Unescape(st.header(0, topic.Header)); err != nil || back != strings.Repeat("t", 2000) {
+		t.Errorf("header %s = %q, %v", topic.Header, back, err)
 	}
 	if c := r.Counts(); c.Rejected[ReasonTooLarge] != 2 || c.RejectedBytes[ReasonTooLarge] != 2002 || c.Received != 4 {
 		t.Errorf("Counts = %+v", c)

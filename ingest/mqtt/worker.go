@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/seen"
+	"github.com/holdfast-edge/holdfast/ingest/topic"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -22,10 +24,10 @@ type item struct {
 	reading ingest.Reading // when store is true
 
 	marked bool // has a mark, which counts from the moment it is stored
-	mark   mark
+	mark   seen.Mark
 
 	keep int // slot of a retained message that is to be remembered, else 0
-	kept mark
+	kept seen.Mark
 }
 
 // work delivers what is in the queue until ctx ends or Deliver fails. What Deliver did not take stays in the batch.
@@ -55,18 +57,18 @@ func (s *Source) work(ctx context.Context, deliver ingest.Deliver) error {
 
 // fill makes the next batch from the queue.
 func (s *Source) fill() {
-	pending := map[uint16]digest{} // messages of the batch, by packet id
-	kept := map[digest]bool{}      // retained messages of the batch
+	pending := map[uint16]seen.Digest{} // messages of the batch, by packet id
+	kept := map[seen.Digest]bool{}      // retained messages of the batch
 	for _, m := range s.queue.take(batchMessages, batchBytes) {
 		s.batch = append(s.batch, s.judge(m, pending, kept))
 	}
 }
 
 // judge decides what to do with a message.
-func (s *Source) judge(m message, pending map[uint16]digest, kept map[digest]bool) item {
+func (s *Source) judge(m message, pending map[uint16]seen.Digest, kept map[seen.Digest]bool) item {
 	s.confirm(m.link)
 	m.link.handled = m.index + 1
-	it, d := item{message: m, session: m.link.session.Load()}, digestOf(m.topic, m.payload)
+	it, d := item{message: m, session: m.link.session.Load()}, seen.DigestOf([]byte(m.topic), m.payload)
 	if m.qos > 0 {
 		same, ok := pending[m.packet]
 		switch {
@@ -92,13 +94,13 @@ func (s *Source) judge(m message, pending map[uint16]digest, kept map[digest]boo
 		s.reject(ReasonRetained, &it, len(m.payload))
 		return it
 	case m.retained && s.cfg.Retained == RetainedOnce:
-		if kept[d] || s.retained.find(d) {
+		if kept[d] || s.retained.Find(d) {
 			s.repeated.Add(1)
 			it.marked = false
 			return it
 		}
 		kept[d] = true
-		it.keep, it.kept = s.retained.place(d)
+		it.keep, it.kept = s.retained.Place(d)
 	}
 	if m.qos > 0 {
 		pending[m.packet] = d
@@ -114,9 +116,9 @@ func (s *Source) reject(reason string, it *item, bytes int) {
 }
 
 // subscribed says whether a topic is one that is asked for.
-func (s *Source) subscribed(topic string) bool {
+func (s *Source) subscribed(name string) bool {
 	for _, f := range s.cfg.Topics {
-		if matches(f, topic) {
+		if topic.Matches(f, name) {
 			return true
 		}
 	}
@@ -125,12 +127,12 @@ func (s *Source) subscribed(topic string) bool {
 
 // read makes the reading of a message.
 func (s *Source) read(it *item) {
-	tail, reversible := Map(it.topic)
+	tail, reversible := topic.Map(it.topic)
 	it.store = true
 	it.reading = ingest.Reading{Time: it.at, Tail: tail, Data: it.payload}
 	header := map[string]string{}
 	if !reversible {
-		header[HeaderTopic] = EscapeTopic(it.topic)
+		header[topic.Header] = topic.Escape(it.topic)
 	}
 	if it.retained {
 		header[HeaderRetained] = "1"
@@ -150,7 +152,7 @@ func (s *Source) read(it *item) {
 			s.delivered.note(session, packet, m, id)
 		}
 		if keep > 0 {
-			s.retained.note(keep, kept, id)
+			s.retained.Note(keep, kept, id)
 		}
 		return nil
 	}
@@ -176,7 +178,7 @@ func (s *Source) flush(ctx context.Context, deliver ingest.Deliver) error {
 			s.delivered.store(it.session, it.packet, it.mark)
 		}
 		if it.store && it.keep > 0 {
-			s.retained.store(it.keep, it.kept)
+			s.retained.Store(it.keep, it.kept)
 		}
 		s.acknowledge(it)
 	}
@@ -203,7 +205,7 @@ func (s *Source) acknowledge(it *item) {
 		return
 	}
 	it.ack()
-	it.link.acks = append(it.link.acks, acked{packet: it.packet, nr: it.mark.nr, marked: it.marked})
+	it.link.acks = append(it.link.acks, acked{packet: it.packet, nr: it.mark.Nr, marked: it.marked})
 	if len(it.link.acks)%4096 == 0 {
 		s.askConfirm()
 	}

@@ -1,4 +1,5 @@
-package mqtt
+// Package topic turns MQTT topics into tokens of a NATS subject and back, and compares topics with topic filters.
+package topic
 
 import (
 	"crypto/sha256"
@@ -14,8 +15,8 @@ import (
 // 4096 bytes, so a device must not be able to make a subject as long as it likes.
 const MaxTail = 512
 
-// HeaderTopic carries the topic, escaped by EscapeTopic, of a record whose subject does not tell it: see Map.
-const HeaderTopic = "Holdfast-Topic"
+// Header carries the topic, escaped by Escape, of a record whose subject does not tell it: see Map.
+const Header = "Holdfast-Topic"
 
 // hashMark is the first token of a hashed topic. No other topic maps to it: a '#' is never escaped.
 const hashMark = "%23"
@@ -27,15 +28,15 @@ const (
 	nulLevel   = "%00%"
 )
 
-// ErrHashed says that a subject tail holds only the hash of its topic: the topic is in the record's header HeaderTopic.
-var ErrHashed = errors.New("the topic was too long for a subject and is only in the header " + HeaderTopic)
+// ErrHashed says that a subject tail holds only the hash of its topic: the topic is in the record's header Header.
+var ErrHashed = errors.New("the topic was too long for a subject and is only in the header " + Header)
 
 // Map turns an MQTT topic into the tokens of a NATS subject: one token per level, with what is not allowed or not safe in a
 // token written as %XX per byte. It maps every string, different topics never to the same tail, and leaves case and Unicode
 // form as they are. The result is 1 to MaxTail bytes, without wildcards, blanks, control characters and empty tokens.
 //
 // When the mapping would be longer than MaxTail, the result is made of a hash instead and reversible is false: the topic must
-// then travel in HeaderTopic.
+// then travel in Header.
 func Map(topic string) (tail string, reversible bool) {
 	var b strings.Builder
 	b.Grow(len(topic) + 16)
@@ -89,21 +90,21 @@ func Unmap(tail string) (string, error) {
 	return topic, nil
 }
 
-// EscapeTopic writes a topic as a header value: like in a subject, but with '/' between the levels.
-func EscapeTopic(topic string) string {
+// Escape writes a topic as a header value: like in a subject, but with '/' between the levels.
+func Escape(topic string) string {
 	var b strings.Builder
 	b.Grow(len(topic))
 	escape(&b, topic, func(int, rune) bool { return false })
 	return b.String()
 }
 
-// UnescapeTopic reads what EscapeTopic wrote.
-func UnescapeTopic(value string) (string, error) {
-	topic, err := unescape(value)
+// Unescape reads what Escape wrote.
+func Unescape(value string) (string, error) {
+	text, err := unescape(value)
 	if err != nil {
-		return "", fmt.Errorf("header %s: %w", HeaderTopic, err)
+		return "", fmt.Errorf("header %s: %w", Header, err)
 	}
-	return topic, nil
+	return text, nil
 }
 
 // escape appends s to b with %XX for each byte of the percent sign, of white space, control and separator characters, of

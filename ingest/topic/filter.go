@@ -1,4 +1,4 @@
-package mqtt
+package topic
 
 import (
 	"errors"
@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkFilter says what is wrong with a topic filter (MQTT 3.1.1 section 4.7).
-func checkFilter(f string) error {
+// CheckFilter says what is wrong with a topic filter (MQTT 3.1.1 section 4.7).
+func CheckFilter(f string) error {
 	switch {
 	case f == "":
 		return errors.New("it is empty")
@@ -28,9 +28,9 @@ func checkFilter(f string) error {
 	return nil
 }
 
-// matches says whether a topic belongs to a filter. A wildcard at the start does not match topics that begin with '$'
+// Matches says whether a topic belongs to a filter. A wildcard at the start does not match topics that begin with '$'
 // (MQTT 3.1.1 section 4.7.2).
-func matches(filter, topic string) bool {
+func Matches(filter, topic string) bool {
 	if strings.HasPrefix(topic, "$") && !strings.HasPrefix(filter, "$") {
 		return false
 	}
@@ -53,8 +53,8 @@ func matches(filter, topic string) bool {
 	}
 }
 
-// covers says whether filter a matches every topic that filter b matches.
-func covers(a, b string) bool {
+// Covers says whether filter a matches every topic that filter b matches.
+func Covers(a, b string) bool {
 	if strings.HasPrefix(b, "$") != strings.HasPrefix(a, "$") {
 		return false
 	}

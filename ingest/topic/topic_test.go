@@ -1,4 +1,4 @@
-package mqtt
+package topic
 
 import (
 	"errors"
@@ -66,7 +66,7 @@ func TestMapTopicLong(t *testing.T) {
 	if reversible || len(tailA) > MaxTail || tailA == tailB {
 		t.Errorf("Map of two long topics = %q, %q, reversible %v", tailA, tailB, reversible)
 	}
-	if back, err := UnescapeTopic(EscapeTopic(a)); err != nil || back != a {
+	if back, err := Unescape(Escape(a)); err != nil || back != a {
 		t.Errorf("the header gives %d bytes back, %v, want %d", len(back), err, len(a))
 	}
 }
@@ -110,12 +110,12 @@ func FuzzMapTopic(f *testing.F) {
 		if reversible && (err != nil || back != topic) || !reversible && !errors.Is(err, ErrHashed) {
 			t.Fatalf("Unmap(Map(%q)) = %q, %v", topic, back, err)
 		}
-		header := EscapeTopic(topic)
+		header := Escape(topic)
 		if strings.ContainsFunc(header, unicode.IsControl) || strings.TrimSpace(header) != header {
-			t.Fatalf("EscapeTopic(%q) = %q", topic, header)
+			t.Fatalf("Escape(%q) = %q", topic, header)
 		}
-		if back, err := UnescapeTopic(header); err != nil || back != topic {
-			t.Fatalf("UnescapeTopic(%q) = %q, %v, want %q", header, back, err, topic)
+		if back, err := Unescape(header); err != nil || back != topic {
+			t.Fatalf("Unescape(%q) = %q, %v, want %q", header, back, err, topic)
 		}
 		// What is not ours is refused or comes from exactly this tail.
 		if back, err := Unmap(topic); err == nil {
