@@ -2,9 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/minio/highwayhash"
+	"github.com/holdfast-edge/holdfast/storage/blocks"
 )
 
 // Files of a stream's and a consumer's directory, as nats-server 2.15 writes them (server/filestore.go).
@@ -42,17 +39,6 @@ type mending struct {
 	Restored bool   // put back from the copy; otherwise the store makes the stream or consumer anew, which keeps the stream's records
 }
 
-// metaSum returns what the server puts into meta.sum for a stream's meta.inf.
-func metaSum(stream string, meta []byte) string {
-	key := sha256.Sum256([]byte(stream))
-	hash, err := highwayhash.NewDigest64(key[:])
-	if err != nil {
-		panic(err) // only for a key that is not 32 bytes
-	}
-	_, _ = hash.Write(meta) // a hash does not fail
-	return hex.EncodeToString(hash.Sum(nil))
-}
-
 // keep copies the metadata of the streams aside, each unless its copy says the same already. To be called after the streams were made or changed;
 // the copies are on flash on return. A stream whose metadata is not whole on disk is an error: the server writes both files before it answers.
 func (m metaCopies) keep(streams ...string) error {
@@ -69,7 +55,7 @@ func (m metaCopies) keep(streams ...string) error {
 		if err != nil {
 			return fmt.Errorf("copy metadata of stream %s: %w", name, err)
 		}
-		if string(sum) != metaSum(name, meta) {
+		if string(sum) != blocks.MetaSum(name, meta) {
 			return fmt.Errorf("copy metadata of stream %s: %s does not fit %s in %s", name, serverMetaSum, serverMeta, dir)
 		}
 		want := append(append(sum, '\n'), meta...)
@@ -91,7 +77,7 @@ func (m metaCopies) copyOf(stream string) []byte {
 		return nil
 	}
 	sum, meta, found := bytes.Cut(raw, []byte("\n"))
-	if !found || string(sum) != metaSum(stream, meta) {
+	if !found || string(sum) != blocks.MetaSum(stream, meta) {
 		return nil
 	}
 	return meta
@@ -161,7 +147,7 @@ func (m metaCopies) mendStream(name string) ([]mending, error) {
 	if err := writeFile(filepath.Join(dir, serverMeta), meta, true); err != nil {
 		return nil, err
 	}
-	if err := writeFile(filepath.Join(dir, serverMetaSum), []byte(metaSum(name, meta)), true); err != nil {
+	if err := writeFile(filepath.Join(dir, serverMetaSum), []byte(blocks.MetaSum(name, meta)), true); err != nil {
 		return nil, err
 	}
 	fix.Restored = true
@@ -192,7 +178,7 @@ func metaFault(dir, name string) (why, file string, err error) {
 		return "missing or empty", serverMetaSum, nil
 	case len(sum) != 16:
 		return "not a checksum", serverMetaSum, nil
-	case string(sum) != metaSum(name, meta):
+	case string(sum) != blocks.MetaSum(name, meta):
 		return "checksum does not fit the content", serverMeta, nil
 	}
 	return "", "", nil
@@ -250,59 +236,8 @@ func consumerFault(dir string) (file, why string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	if !consumerStateReadable(state) {
+	if !blocks.ConsumerStateReadable(state) {
 		return serverConsumer, "damaged", nil
 	}
 	return "", "", nil
-}
-
-// consumerStateReadable walks a consumer's state as the server's decoder would, without believing any count that the rest of the file cannot hold.
-func consumerStateReadable(b []byte) bool {
-	if len(b) < 2 || b[0] != 22 || (b[1] != 1 && b[1] != 2) {
-		return false
-	}
-	version := b[1]
-	b = b[2:]
-	ok := true
-	number := func() uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			ok, b = false, nil
-			return 0
-		}
-		b = b[n:]
-		return v
-	}
-	number() // ack floor in the consumer's count
-	floor := number()
-	number() // delivered in the consumer's count
-	delivered := number()
-	if !ok || floor>>63 != 0 || delivered>>63 != 0 || (version == 2 && delivered < floor) {
-		return false
-	}
-	pending := number()
-	if !ok || pending > uint64(len(b)) {
-		return false
-	}
-	if pending > 0 {
-		number() // time that those of the entries are relative to
-	}
-	for ; ok && pending > 0; pending-- {
-		if seq := number(); seq>>63 != 0 || seq+floor == 0 {
-			return false
-		}
-		if version == 2 {
-			number()
-		}
-		number()
-	}
-	redelivered := number()
-	if !ok || redelivered > uint64(len(b)) {
-		return false
-	}
-	for ; ok && redelivered > 0; redelivered-- {
-		number()
-		number()
-	}
-	return ok && len(b) == 0
 }

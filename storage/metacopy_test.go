@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/storage/blocks"
 )
 
 // metaStore makes a store directory with a stream S of 200 records and a durable consumer with pending deliveries, server stopped.
@@ -52,8 +54,8 @@ func TestMetaSumIsTheServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum, err := os.ReadFile(filepath.Join(m.streams, "S", serverMetaSum))
-	if err != nil || string(sum) != metaSum("S", meta) {
-		t.Fatalf("the server wrote %q, %v, metaSum gives %q", sum, err, metaSum("S", meta))
+	if err != nil || string(sum) != blocks.MetaSum("S", meta) {
+		t.Fatalf("the server wrote %q, %v, metaSum gives %q", sum, err, blocks.MetaSum("S", meta))
 	}
 	if done, err := m.mend(); err != nil || len(done) != 0 {
 		t.Errorf("mend of an undamaged store = %+v, %v", done, err)
@@ -219,7 +221,7 @@ func replaceCount(b []byte) []byte {
 func TestSoundConsumerStays(t *testing.T) {
 	dir, m := metaStore(t)
 	raw, err := os.ReadFile(filepath.Join(m.streams, "S", serverConsumers, "app", serverConsumer))
-	if err != nil || !consumerStateReadable(raw) {
+	if err != nil || !blocks.ConsumerStateReadable(raw) {
 		t.Fatalf("the server's own state of %d bytes counts as damaged, %v", len(raw), err)
 	}
 	if done, err := m.mend(); err != nil || len(done) != 0 {
@@ -241,6 +243,6 @@ func FuzzConsumerState(f *testing.F) {
 	f.Add([]byte{22, 1, 1, 1, 3, 3, 1, 10, 1, 0, 1, 1, 2})
 	f.Add([]byte{22, 2, 1, 1, 3, 3, 0xC0, 0xD0, 0xCC, 0xB1, 0x0D})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_ = consumerStateReadable(b) // must return soon and take no memory, whatever it is given
+		_ = blocks.ConsumerStateReadable(b) // must return soon and take no memory, whatever it is given
 	})
 }

@@ -9,15 +9,19 @@ import (
 )
 
 func checkCommand(_ context.Context, args []string, std stdio) error {
-	fs := flags("check", "[FILE]", "Reads the configuration as `holdfast run` would and says everything that is wrong with it. Starts nothing.", std)
+	fs := flags("check", "[FILE|DIR]", "Reads the configuration as `holdfast run` would and says everything that is wrong with it. Starts nothing. With --store, reads every record in the data directory of the configuration, or in DIR, and says what is damaged or lost; changes nothing.", std)
 	path := fs.String("config", defaultConfig, "configuration `file`")
 	asJSON := fs.Bool("json", false, "print the faults as JSON")
+	store := fs.Bool("store", false, "check the stored records instead; the daemon must be stopped, or DIR be a copy")
 	words, err := parse(fs, args, 1)
 	if err != nil {
 		return err
 	}
 	if len(words) == 1 {
 		*path = words[0]
+	}
+	if *store {
+		return checkStore(*path, *asJSON, std)
 	}
 	cfg, faults, err := configs.Load(*path)
 	if err != nil {

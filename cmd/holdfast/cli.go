@@ -36,7 +36,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"run", "", "run the gateway daemon", runCommand},
-		{"check", "", "say everything that is wrong with the configuration", checkCommand},
+		{"check", "", "say what is wrong with configuration or stored data", checkCommand},
 		{"init", "", "write a first configuration for this machine", initCommand},
 		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},

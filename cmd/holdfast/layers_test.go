@@ -29,8 +29,7 @@ var allowed = map[string][]string{
 	"ingest/mqttserver": {"ingest", "ingest/mqttserver/packet", "ingest/seen", "ingest/topic", "storage"},
 	"forward":           {"forward/hub", "storage", "leaf"},
 	"forward/hub":       {"storage"},
-	"storage":           {"storage/journal"},
-	"storage/blocks":    {"storage"},
+	"storage":           {"storage/journal", "storage/blocks"},
 	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/convert", "ingest/serial", "ingest/mqtt",
 		"ingest/modbus", "ingest/mqttserver", "forward"},
 	"cmd/holdfast":        {"cmd/holdfast/...", "leaf", "storage", "systemd", "ingest/...", "forward/...", "configs"},
@@ -49,6 +48,8 @@ var homes = map[string][]string{
 	"github.com/fxamacker/cbor/v2":        {"ingest/decode"},
 	"github.com/nats-io/nats-server/v2":   {"leaf", "rig/..."},
 	"go.yaml.in/yaml/v3":                  {"configs"},
+	"github.com/klauspost/compress":       {"storage/blocks"},
+	"github.com/minio/highwayhash":        {"storage/blocks"},
 	"github.com/hanwen/go-fuse/v2":        {"rig/..."},
 	"github.com/creack/pty":               {"rig/...", "cmd/holdfast/demo"},
 	"github.com/simonvetter/modbus":       {}, // tests only: a slave that is not ours
