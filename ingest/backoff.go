@@ -29,10 +29,10 @@ func (b *Backoff) Fails() int { return b.fails }
 func (b *Backoff) Reset() { b.fails = 0 }
 
 // Wait pauses for Next, or until ctx ends: then it returns the error of ctx.
-func (b *Backoff) Wait(ctx context.Context) error { return pause(ctx, b.Next()) }
+func (b *Backoff) Wait(ctx context.Context) error { return Pause(ctx, b.Next()) }
 
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
+// Pause waits for d, or until ctx ends: then it returns the error of ctx.
+func Pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

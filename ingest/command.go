@@ -39,8 +39,8 @@ type Outcome struct {
 }
 
 // Commander is a source that executes commands. Command is called for one command of a source at a time and never twice for one
-// command. It needs a Run: without one, and while the device is absent, it fails at once. It returns soon after ctx ended, which
-// bounds it by the command's Timeout; NotAfter has been looked at before. Data belongs to the caller again when it returns.
+// command. It needs a Run: without one, and while the device is absent, it fails, at the latest when ctx ends, which bounds it by the
+// command's Timeout. NotAfter has been looked at before. Data belongs to the caller again when it returns.
 type Commander interface {
 	Source
 	Command(ctx context.Context, c Command) Outcome

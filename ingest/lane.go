@@ -30,10 +30,10 @@ type lane struct {
 	store  Store
 	log    *slog.Logger
 
-	turn    chan struct{}    // holds one token: whoever took it may append and owns the fields below
-	seq     uint64           // sequence number of the last record that is stored
-	doubt   []storage.Record // records of a batch that failed: the source will deliver them again
-	settled int              // how many of doubt are stored or refused; the others may be stored, and hold seq+1 and up
+	turn  chan struct{} // holds one token: whoever took it may append and owns the fields below
+	seq   uint64        // sequence number of the last record that is stored
+	own   way           // what the source delivers
+	aside way           // what is stored beside it: the outcomes of its commands
 
 	mu       sync.Mutex // guards the fields below
 	stored   uint64
@@ -49,6 +49,12 @@ type lane struct {
 	passed   uint64 // rejects of the source that the store has been told of
 }
 
+// way is one of the two callers that deliver into a lane. Each delivers again what failed, in its own time.
+type way struct {
+	doubt   []storage.Record // records of a batch that failed: they will be delivered again
+	settled int              // how many of doubt are stored or refused; the others may be stored, and hold seq+1 and up
+}
+
 func newLane(e Entry, store Store, log *slog.Logger) *lane {
 	l := &lane{source: e.Source, name: e.Source.Name(), stream: e.Stream, store: store, log: log, turn: make(chan struct{}, 1)}
 	l.turn <- struct{}{}
@@ -57,6 +63,10 @@ func newLane(e Entry, store Store, log *slog.Logger) *lane {
 
 // deliver is the Deliver of the lane's source.
 func (l *lane) deliver(ctx context.Context, batch ...Reading) error {
+	return l.deliverBy(ctx, &l.own, batch)
+}
+
+func (l *lane) deliverBy(ctx context.Context, w *way, batch []Reading) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -77,35 +87,38 @@ func (l *lane) deliver(ctx context.Context, batch ...Reading) error {
 		}
 		recs[i] = storage.Record{Stream: l.stream, Source: l.name, Tail: r.Tail, Time: r.Time, Header: r.Header, Data: r.Data}
 	}
-	known, err := l.settle(ctx, recs)
+	known, err := l.settle(ctx, w, recs)
 	if err != nil {
 		return err
 	}
 	recs, batch = recs[known:], batch[known:]
 	tried, settled, err := l.append(ctx, recs, batch)
 	if err != nil {
-		l.keepDoubt(recs[:tried], settled)
+		w.keepDoubt(recs[:tried], settled)
 	}
 	return err
 }
 
-// settle stores the records in doubt and returns how many of recs it recognises among them. Records in doubt may be on flash
-// already, so their numbers belong to them: nothing may follow before they are known to be stored.
-func (l *lane) settle(ctx context.Context, recs []storage.Record) (known int, err error) {
-	if l.settled < len(l.doubt) {
-		_, n, err := l.append(ctx, l.doubt[l.settled:], nil)
-		l.settled += n
-		if err != nil {
-			return 0, err
+// settle stores the records in doubt and returns how many of recs it recognises among those of w. Records in doubt may be on flash
+// already, so their numbers belong to them: nothing may follow before they are known to be stored. So one way at most has such
+// records at a time.
+func (l *lane) settle(ctx context.Context, w *way, recs []storage.Record) (known int, err error) {
+	for _, open := range []*way{&l.own, &l.aside} {
+		if open.settled < len(open.doubt) {
+			_, n, err := l.append(ctx, open.doubt[open.settled:], nil)
+			open.settled += n
+			if err != nil {
+				return 0, err
+			}
 		}
 	}
-	for known < len(recs) && known < len(l.doubt) && same(recs[known], l.doubt[known]) {
+	for known < len(recs) && known < len(w.doubt) && same(recs[known], w.doubt[known]) {
 		known++
 	}
-	if known < len(recs) { // the source went on to new readings
-		l.doubt, l.settled = nil, 0
+	if known < len(recs) { // the caller went on to new readings
+		w.doubt, w.settled = nil, 0
 	} else {
-		l.doubt, l.settled = l.doubt[known:], l.settled-known
+		w.doubt, w.settled = w.doubt[known:], w.settled-known
 	}
 	return known, nil
 }
@@ -178,7 +191,7 @@ func (l *lane) persist(ctx context.Context, recs []storage.Record) error {
 		}
 		if ctx.Err() == nil {
 			l.block(err)
-			_ = pause(ctx, back.Next()) // ctx is looked at next
+			_ = Pause(ctx, back.Next()) // ctx is looked at next
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("store reading: %w (the store said: %v)", ctx.Err(), err)
@@ -187,11 +200,11 @@ func (l *lane) persist(ctx context.Context, recs []storage.Record) error {
 }
 
 // keepDoubt remembers the records of a batch that failed, the first of them settled, in copies of our own.
-func (l *lane) keepDoubt(recs []storage.Record, settled int) {
-	l.doubt, l.settled = make([]storage.Record, len(recs)), settled
+func (w *way) keepDoubt(recs []storage.Record, settled int) {
+	w.doubt, w.settled = make([]storage.Record, len(recs)), settled
 	for i, r := range recs {
 		r.Data, r.Header = bytes.Clone(r.Data), maps.Clone(r.Header)
-		l.doubt[i] = r
+		w.doubt[i] = r
 	}
 }
 

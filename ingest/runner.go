@@ -73,6 +73,18 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
+// Store stores readings in the stream of a source, beside what the source itself delivers, with numbers of the same row. It waits and
+// fails as Deliver does: after an error the same readings come again, first and in the same order, or never. One goroutine at a
+// time may call it for one source. It needs no Run.
+func (r *Runner) Store(ctx context.Context, source string, batch ...Reading) error {
+	for _, l := range r.lanes {
+		if l.name == source {
+			return l.deliverBy(ctx, &l.aside, batch)
+		}
+	}
+	return fmt.Errorf("there is no source %q", source)
+}
+
 // Status says how every source is, in the order they were given.
 func (r *Runner) Status() []Status {
 	out := make([]Status, 0, len(r.lanes))
@@ -104,7 +116,7 @@ func (l *lane) run(ctx context.Context) {
 			l.log.Error("source ended, will be restarted", "err", err, "fails", n, slog.Duration("in", wait))
 		}
 		l.stopped(err, wait)
-		if pause(ctx, wait) != nil {
+		if Pause(ctx, wait) != nil {
 			return
 		}
 	}

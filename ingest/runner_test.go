@@ -208,7 +208,7 @@ func TestRunResetsBackoffAfterGoodRun(t *testing.T) {
 		if src.runs.Load() < 8 {
 			return errors.New("no device")
 		}
-		return errors.Join(pause(ctx, restartGood), errors.New("unplugged"))
+		return errors.Join(Pause(ctx, restartGood), errors.New("unplugged"))
 	}
 	running(t, &shelf{}, func(*Runner, *bytes.Buffer) {
 		time.Sleep(2 * time.Minute) // seven bad runs take at most 61.5 s, at least 46 s

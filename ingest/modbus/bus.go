@@ -77,7 +77,7 @@ func (b *bus) run(ctx context.Context) error {
 // turn sends one request, a waiting job's or the next station's in turns, or waits until there is one to send.
 func (b *bus) turn(ctx context.Context, now time.Time) {
 	if now.Before(b.free) {
-		pause(ctx, b.free.Sub(now))
+		_ = ingest.Pause(ctx, b.free.Sub(now)) // ctx is looked at next
 		return
 	}
 	s, next := b.pick(now)

@@ -17,6 +17,9 @@ type Write struct {
 	Coils     []bool   // for coils from Address on, up to 1968
 }
 
+// errNotSent means that time was over before the write was sent.
+var errNotSent = errors.New("not sent")
+
 // states of a job
 const (
 	jobWaiting int32 = iota
@@ -102,7 +105,7 @@ func (s *Source) do(ctx context.Context, req request) error {
 	j := &job{req: req, result: make(chan error, 1)}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("not sent: %w", ctx.Err())
+		return fmt.Errorf("%w: %w", errNotSent, ctx.Err())
 	case s.jobs <- j:
 	}
 	select {
@@ -111,7 +114,7 @@ func (s *Source) do(ctx context.Context, req request) error {
 	case <-ctx.Done():
 	}
 	if j.state.CompareAndSwap(jobWaiting, jobGivenUp) {
-		return fmt.Errorf("not sent: %w", ctx.Err())
+		return fmt.Errorf("%w: %w", errNotSent, ctx.Err())
 	}
 	select {
 	case err := <-j.result:
@@ -210,17 +213,4 @@ func (b *bus) stationOf(unit byte) *station {
 		}
 	}
 	return nil
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -374,14 +374,14 @@ func TestStoreTakesNothing(t *testing.T) {
 	source := newSource(t, cfg)
 	r := &running{Source: source, t: t, done: make(chan struct{})}
 	hold := r.startHeld()
-	until(t, "overruns", func() bool { return r.Counts().Rejected[ReasonOverrun] > 3 })
-	if n := source.backlog.len(); n > 20 {
+	until(t, "overruns", func() bool { return r.Counts().Rejected[ingest.ReasonOverrun] > 3 })
+	if n := source.buffer.Len(); n > 20 {
 		t.Errorf("%d records wait, want no more than 4 KiB hold", n)
 	}
 	hold()
 	r.want("m", 10)
 	c := r.Counts()
-	if c.RejectedBytes[ReasonOverrun] == 0 || c.Received <= c.Rejected[ReasonOverrun] {
+	if c.RejectedBytes[ingest.ReasonOverrun] == 0 || c.Received <= c.Rejected[ingest.ReasonOverrun] {
 		t.Errorf("counts %+v", c)
 	}
 }

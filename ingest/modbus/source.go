@@ -5,18 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
-)
-
-// ReasonOverrun is the reason under which records count that were made while the buffer was full because the store took none.
-const ReasonOverrun = "overrun"
-
-const (
-	drainTimeout = time.Second // how long a stop waits for the store to take what was read
-	batchMax     = 512         // records handed over at once
 )
 
 // Source is the only user of one bus: it polls the devices on it, one request at a time, and makes a record of each poll.
@@ -34,12 +25,11 @@ type Source struct {
 	stations []*station
 	open     func(ctx context.Context, b Bus) (port, *trouble)
 
-	jobs    chan *job // never closed
-	full    bool      // the last record found no room; the owner of the bus uses it
-	backlog *backlog
-	cond    *ingest.Condition
-	tally   ingest.Tally
-	meter   meter
+	jobs   chan *job // never closed
+	buffer *ingest.Buffer
+	cond   *ingest.Condition
+	tally  ingest.Tally
+	meter  meter
 }
 
 var (
@@ -60,7 +50,8 @@ func New(name string, cfg Config, log *slog.Logger) (*Source, error) {
 		return nil, err
 	}
 	log = log.With("source", name, "device", cfg.Bus.device())
-	s := &Source{name: name, cfg: cfg, log: log, open: openPort, jobs: make(chan *job), backlog: newBacklog(cfg.Buffer), cond: ingest.NewCondition(log)}
+	s := &Source{name: name, cfg: cfg, log: log, open: openPort, jobs: make(chan *job), cond: ingest.NewCondition(log)}
+	s.buffer = ingest.NewBuffer(cfg.Buffer, &s.tally, log)
 	for _, d := range cfg.Devices {
 		st, err := newStation(d)
 		if err != nil {
@@ -87,23 +78,7 @@ func (s *Source) Stats() Stats { return s.meter.read() }
 // find no room there are rejected as overrun. What was read when ctx ends is delivered for up to a second more, and by the next
 // Run if the store does not take it.
 func (s *Source) Run(ctx context.Context, deliver ingest.Deliver) error {
-	inner, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		cancel(ingest.Guard(func() error { return s.pump(inner, deliver) }))
-	})
-	err := ingest.Guard(func() error { return s.poll(inner) })
-	cancel(err)
-	wg.Wait()
-	if ctx.Err() == nil {
-		return context.Cause(inner)
-	}
-	last, done := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer done()
-	if err := s.drain(last, deliver); err != nil {
-		s.log.Warn("records not stored at stop", "pending", s.backlog.len(), "err", err)
-	}
-	return ctx.Err()
+	return s.buffer.Run(ctx, deliver, s.poll)
 }
 
 // poll owns the bus.
@@ -121,54 +96,8 @@ func (s *Source) report(st *station, values []value, at time.Time) {
 		return
 	}
 	r := ingest.Reading{Time: at, Tail: st.cfg.Name, Data: st.record(values)}
-	full := !s.backlog.put(r)
-	if full {
-		s.tally.Reject(ReasonOverrun, len(r.Data))
-	} else {
+	if s.buffer.Put(r, len(r.Data)) {
 		st.reported.took(values, at)
 		st.skipped = 0
-	}
-	if full && !s.full {
-		s.log.Warn("buffer is full, records are rejected as overrun", "pending", s.backlog.len(), "bytes", s.cfg.Buffer)
-	}
-	s.full = full
-}
-
-// pump hands what was read to the store until ctx ends.
-func (s *Source) pump(ctx context.Context, deliver ingest.Deliver) error {
-	back := ingest.Backoff{Min: backMin, Max: backMax}
-	for {
-		err := s.drain(ctx, deliver)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			if n := back.Fails() + 1; n == 1 || n%10 == 0 {
-				s.log.Error("records not delivered, will be tried again", "err", err, "pending", s.backlog.len(), "fails", n)
-			}
-			_ = back.Wait(ctx) // ctx is looked at next
-			continue
-		}
-		back.Reset()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.backlog.more:
-		}
-	}
-}
-
-// drain delivers until nothing is left.
-func (s *Source) drain(ctx context.Context, deliver ingest.Deliver) error {
-	for {
-		batch := s.backlog.head(batchMax)
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := deliver(ctx, batch...); err != nil {
-			return err
-		}
-		s.backlog.drop(len(batch))
-		s.tally.Deliver(len(batch))
 	}
 }

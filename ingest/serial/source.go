@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
@@ -18,17 +17,12 @@ import (
 // HeaderTag is the header with the NMEA TAG blocks of a sentence, as they were on the line.
 const HeaderTag = "Holdfast-Nmea-Tag"
 
-// ReasonOverrun is the reason under which messages count that came while the buffer was full because the store took none.
-const ReasonOverrun = "overrun"
-
 const (
 	tick         = time.Second            // how often the line is looked at when nothing comes
 	absentMin    = 250 * time.Millisecond // first pause before a device that is not there is looked for again
 	absentMax    = time.Second            // longest of these pauses
 	troubleMax   = 10 * time.Second       // longest pause after other faults
 	goodFor      = 30 * time.Second       // a device that worked this long is opened again soon
-	drainTimeout = time.Second            // how long a stop waits for the store to take what was read
-	batchMax     = 512                    // readings handed over at once
 	deadReads    = 20                     // this many empty reads ...
 	deadWithin   = 100 * time.Millisecond // ... within this time mean a dead port
 )
@@ -42,10 +36,9 @@ type Source struct {
 	log    *slog.Logger
 	open   func(Config) (device, error)
 
-	full  bool // the last message found no room; the reader's own
-	queue *queue
-	cond  *ingest.Condition
-	tally ingest.Tally
+	buffer *ingest.Buffer
+	cond   *ingest.Condition
+	tally  ingest.Tally
 }
 
 var (
@@ -70,7 +63,9 @@ func New(name string, cfg Config, frames frame.Config, log *slog.Logger) (*Sourc
 		return nil, fmt.Errorf("serial source %s: %w", name, err)
 	}
 	log = log.With("source", name, "device", cfg.Port)
-	return &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, queue: newQueue(cfg.Buffer), cond: ingest.NewCondition(log)}, nil
+	s := &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, cond: ingest.NewCondition(log)}
+	s.buffer = ingest.NewBuffer(cfg.Buffer, &s.tally, log)
+	return s, nil
 }
 
 // Name is the configured name.
@@ -86,63 +81,7 @@ func (s *Source) Counts() ingest.Counts { return s.tally.Counts() }
 // wait: what comes while the buffer is full is rejected as overrun. What was read when ctx ends is delivered for up to a second
 // more, and by the next Run if the store does not take it.
 func (s *Source) Run(ctx context.Context, deliver ingest.Deliver) error {
-	inner, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		cancel(ingest.Guard(func() error { return s.pump(inner, deliver) }))
-	})
-	err := ingest.Guard(func() error { return s.serve(inner) })
-	cancel(err)
-	wg.Wait()
-	if ctx.Err() == nil {
-		return context.Cause(inner)
-	}
-	last, done := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer done()
-	if err := s.drain(last, deliver); err != nil {
-		s.log.Warn("readings not stored at stop", "pending", s.queue.len(), "err", err)
-	}
-	return ctx.Err()
-}
-
-// pump hands what was read to the store until ctx ends.
-func (s *Source) pump(ctx context.Context, deliver ingest.Deliver) error {
-	back := ingest.Backoff{Min: absentMin, Max: troubleMax}
-	for {
-		err := s.drain(ctx, deliver)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			wait := back.Next()
-			if n := back.Fails(); n == 1 || n%10 == 0 {
-				s.log.Error("readings not delivered, will be tried again", "err", err, "pending", s.queue.len(), "fails", n)
-			}
-			sleep(ctx, wait)
-			continue
-		}
-		back.Reset()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.queue.more:
-		}
-	}
-}
-
-// drain delivers until nothing is left.
-func (s *Source) drain(ctx context.Context, deliver ingest.Deliver) error {
-	for {
-		batch := s.queue.head(batchMax)
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := deliver(ctx, batch...); err != nil {
-			return err
-		}
-		s.queue.drop(len(batch))
-		s.tally.Deliver(len(batch))
-	}
+	return s.buffer.Run(ctx, deliver, s.serve)
 }
 
 // serve opens the port, and opens it again whenever it is lost, until ctx ends.
@@ -160,9 +99,9 @@ func (s *Source) serve(ctx context.Context) error {
 			s.cond.Set(why.kind, why.cause, why.remedy)
 			if why.kind == ingest.Waiting {
 				trouble.Reset() // it will be another device, or the same one switched on anew
-				sleep(ctx, gone.Next())
+				_ = gone.Wait(ctx)
 			} else {
-				sleep(ctx, trouble.Next())
+				_ = trouble.Wait(ctx)
 			}
 			continue
 		}
@@ -178,7 +117,7 @@ func (s *Source) serve(ctx context.Context) error {
 		if time.Since(began) >= goodFor {
 			trouble.Reset()
 		}
-		sleep(ctx, trouble.Next())
+		_ = trouble.Wait(ctx)
 	}
 	return ctx.Err()
 }
@@ -248,24 +187,7 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 		if f.Tag != nil {
 			r.Header = map[string]string{HeaderTag: string(f.Tag)}
 		}
-		full := !s.queue.put(r)
-		if full {
-			s.tally.Reject(ReasonOverrun, f.Size)
-		}
-		if full && !s.full {
-			s.log.Warn("buffer is full, messages are rejected as overrun", "pending", s.queue.len(), "bytes", s.cfg.Buffer)
-		}
-		s.full = full
+		s.buffer.Put(r, f.Size)
 	}
 	return good
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -247,8 +247,8 @@ func TestOverrun(t *testing.T) {
 		sent = append(sent, fmt.Sprintf("line %03d of more than fit", i))
 		p.send(sent[i] + "\n")
 	}
-	poll.Until(t, patience, func() bool { return int(r.Counts().Rejected[ReasonOverrun])+r.queue.len() == n }, "all lines to be read")
-	over := int(r.Counts().Rejected[ReasonOverrun])
+	poll.Until(t, patience, func() bool { return int(r.Counts().Rejected[ingest.ReasonOverrun])+r.buffer.Len() == n }, "all lines to be read")
+	over := int(r.Counts().Rejected[ingest.ReasonOverrun])
 	if over == 0 || over > n-15 {
 		t.Fatalf("%d of %d lines were overrun, want most, and some kept", over, n)
 	}
