@@ -248,6 +248,10 @@ func (s *Store) OutrunBy() uint64 { return s.identity.outrunBy() }
 // Adopt makes the records of another store ours, on flash on return: after this leaf's card was wiped or replaced.
 func (s *Store) Adopt(id StoreID) error { return s.identity.adopt(id) }
 
+// Sync puts on flash what others have written to the store's file system so far, such as a message in a stream that is not captured.
+// Errors are those of Append for a store that fails.
+func (s *Store) Sync() error { return s.sync() }
+
 // sync makes durable what has been written to the file system so far. After its first error it never succeeds again: see ErrFailing.
 func (s *Store) sync() error {
 	s.syncMu.Lock()

@@ -28,7 +28,7 @@ func adoptCommand(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	body, err := askDaemon(ctx, http.MethodPost, cfg.Leaf.Data, "/adopt", url.Values{"store": {words[0]}})
+	body, err := askDaemon(ctx, http.MethodPost, cfg.Leaf.Data, "/adopt", url.Values{"store": {words[0]}}, nil)
 	if err != nil {
 		return err
 	}

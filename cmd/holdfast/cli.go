@@ -27,19 +27,20 @@ func (r *result) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// command is one word of the command line. run gets what follows the word.
-type command struct {
+// subcommand is one word of the command line. run gets what follows the word.
+type subcommand struct {
 	name, args, summary string
 	run                 func(ctx context.Context, args []string, std stdio) error
 }
 
-func commands() []command {
-	return []command{
+func commands() []subcommand {
+	return []subcommand{
 		{"run", "", "run the gateway daemon", runCommand},
 		{"check", "", "say what is wrong with configuration or stored data", checkCommand},
 		{"init", "", "write a first configuration for this machine", initCommand},
 		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},
+		{"command", "SOURCE DATA", "send a command to a device", commandCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,11 +19,12 @@ import (
 
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/ingest/command"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
-// controlSocket is where a running daemon answers the commands status, tail and adopt: HTTP over a Unix socket in the data directory.
-// Who may write to the socket, the daemon's user and group, may ask; the only thing that can be changed through it is which stores this one takes over from.
+// controlSocket is where a running daemon answers the commands status, tail, adopt and command: HTTP over a Unix socket in the data
+// directory. Who may write to the socket, the daemon's user and group, may ask, say which stores this one takes over from, and send commands to devices.
 func controlSocket(data string) string { return filepath.Join(data, "holdfast.sock") }
 
 // control answers on the control socket.
@@ -32,7 +34,7 @@ type control struct {
 }
 
 // listenControl opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
-func listenControl(data string, reports *reporter, js jetstream.JetStream, cfg configs.Config, log *slog.Logger) (*control, error) {
+func listenControl(data string, reports *reporter, js jetstream.JetStream, executor *command.Executor, cfg configs.Config, log *slog.Logger) (*control, error) {
 	path := controlSocket(data)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
@@ -62,6 +64,7 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, cfg c
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
+	mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, executor) })
 	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg) })
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	return c, nil
@@ -156,12 +159,12 @@ func newTailRecord(stream string, m jetstream.Msg) tailRecord {
 }
 
 // askDaemon asks the daemon that runs on data. The caller closes the body.
-func askDaemon(ctx context.Context, method, data, path string, query url.Values) (io.ReadCloser, error) {
+func askDaemon(ctx context.Context, method, data, path string, query url.Values, content []byte) (io.ReadCloser, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", controlSocket(data))
 	}}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://holdfast"+path+"?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://holdfast"+path+"?"+query.Encode(), bytes.NewReader(content))
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +184,7 @@ func askDaemon(ctx context.Context, method, data, path string, query url.Values)
 
 // askStatus returns the report of the daemon that runs on data.
 func askStatus(ctx context.Context, data string) (status.Report, error) {
-	body, err := askDaemon(ctx, http.MethodGet, data, "/status", nil)
+	body, err := askDaemon(ctx, http.MethodGet, data, "/status", nil, nil)
 	if err != nil {
 		return status.Report{}, err
 	}

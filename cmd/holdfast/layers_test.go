@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"ingest/convert":    {"ingest", "ingest/decode"},
 	"ingest/seen":       {"storage"},
 	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "ingest/seen", "ingest/topic", "storage"},
+	"ingest/command":    {"ingest", "storage"},
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},
 	"ingest/mqttserver": {"ingest", "ingest/mqttserver/packet", "ingest/seen", "ingest/topic", "storage"},
 	"forward":           {"forward/hub", "storage", "leaf"},

@@ -6,9 +6,12 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/command"
 	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
@@ -51,6 +54,13 @@ func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Op
 		o.Streams[s.Name] = s.Forward
 	}
 	return o
+}
+
+// commandOptions says whose commands are executed, and where their marks are.
+func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Runner, js jetstream.JetStream, entries []ingest.Entry, log *slog.Logger) command.Options {
+	return command.Options{
+		Leaf: cfg.Leaf.Name, Dir: command.MarkDir(store.Home()), JetStream: js, Store: store, Entries: entries, Record: runner.Store, Log: log,
+	}
 }
 
 // newSources builds the configured sources.

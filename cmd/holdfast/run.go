@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/command"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 	"github.com/holdfast-edge/holdfast/systemd"
@@ -71,8 +72,9 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Forwarded: uplink.Forwarded}); err != nil {
 		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
 	}
+	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
 	reports := &reporter{cfg: cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
-	control, err := listenControl(cfg.Leaf.Data, reports, js, cfg, log)
+	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, cfg, log)
 	if err != nil {
 		return fmt.Errorf("open the control socket: %w", err)
 	}
@@ -81,6 +83,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	captureCtx, stopCapture := context.WithCancel(ctx)
 	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
 	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
+	capture.Go(func() { restart(captureCtx, log, "commands", executor.Run) })
 	service.Go(func() {
 		restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) })
 	})

@@ -33,7 +33,7 @@ func tailCommand(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	body, err := askDaemon(ctx, http.MethodGet, cfg.Leaf.Data, "/tail", url.Values{"stream": {stream}, "last": {strconv.FormatUint(*last, 10)}})
+	body, err := askDaemon(ctx, http.MethodGet, cfg.Leaf.Data, "/tail", url.Values{"stream": {stream}, "last": {strconv.FormatUint(*last, 10)}}, nil)
 	if err != nil {
 		return err
 	}

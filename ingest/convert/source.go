@@ -64,6 +64,8 @@ var (
 	_ ingest.Source  = (*Source)(nil)
 	_ ingest.Stater  = (*Source)(nil)
 	_ ingest.Counter = (*Source)(nil)
+
+	_ ingest.Commander = (*Source)(nil)
 )
 
 // New returns a source that decodes what inner delivers. It fails only for a configuration that Validate faults.
@@ -105,6 +107,15 @@ func (s *Source) Counts() ingest.Counts {
 	}
 	c.Rejected, c.RejectedBytes = sum(c.Rejected, own.Rejected), sum(c.RejectedBytes, own.RejectedBytes)
 	return c
+}
+
+// Command lets the inner source execute a command, if it executes any.
+func (s *Source) Command(ctx context.Context, c ingest.Command) ingest.Outcome {
+	inner, ok := s.inner.(ingest.Commander)
+	if !ok {
+		return ingest.Refuse("source " + s.Name() + " takes no commands")
+	}
+	return inner.Command(ctx, c)
 }
 
 func sum(a, b map[string]uint64) map[string]uint64 {

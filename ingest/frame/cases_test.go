@@ -33,7 +33,7 @@ func fieldCase(t *testing.T, id string) []byte {
 			}
 			return b
 		}
-		b, err := unescape(strings.ReplaceAll(strings.TrimPrefix(c.Input, "txt:"), " | ", ""))
+		b, err := Unescape(strings.ReplaceAll(strings.TrimPrefix(c.Input, "txt:"), " | ", ""))
 		if err != nil {
 			t.Fatal(err)
 		}

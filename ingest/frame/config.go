@@ -221,7 +221,7 @@ func (c Config) validateUse(fault func(key, problem, remedy string)) {
 
 // validateBytes reports what is wrong with bytes that are written as text.
 func (c Config) validateBytes(key, value string, needed bool, example string, fault func(key, problem, remedy string)) {
-	b, err := unescape(value)
+	b, err := Unescape(value)
 	switch {
 	case value == "" && needed:
 		fault(key, "is missing", example)
@@ -233,7 +233,7 @@ func (c Config) validateBytes(key, value string, needed bool, example string, fa
 }
 
 func (c Config) validateFixed(fault func(key, problem, remedy string)) {
-	sync, _ := unescape(c.Sync)
+	sync, _ := Unescape(c.Sync)
 	switch {
 	case c.Length == 0:
 		fault("length", "is missing", "give the bytes of a message")
@@ -248,7 +248,7 @@ func (c Config) validateFixed(fault func(key, problem, remedy string)) {
 }
 
 func (c Config) validateLength(fault func(key, problem, remedy string)) {
-	sync, _ := unescape(c.Sync)
+	sync, _ := Unescape(c.Sync)
 	if _, ok := lengthSizes[c.LengthType]; !ok {
 		fault("length_type", fmt.Sprintf("%q is no way to write a length", c.LengthType), "use one of u8, u16be, u16le, u32be, u32le, varint")
 	}

@@ -98,9 +98,9 @@ func TestUnescape(t *testing.T) {
 		{"ü", []byte("ü")},
 		{`\`, nil}, {`\q`, nil}, {`\x`, nil}, {`\x1`, nil}, {`\x1g`, nil}, {"hex:", nil}, {"hex:0", nil}, {"hex:zz", nil},
 	} {
-		got, err := unescape(tc.in)
+		got, err := Unescape(tc.in)
 		if (err != nil) != (tc.want == nil) || !bytes.Equal(got, tc.want) {
-			t.Errorf("unescape(%q) = %q, %v, want %q", tc.in, got, err, tc.want)
+			t.Errorf("Unescape(%q) = %q, %v, want %q", tc.in, got, err, tc.want)
 		}
 	}
 }

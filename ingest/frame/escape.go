@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// unescape reads a delimiter as it is written in the configuration.
-func unescape(s string) ([]byte, error) {
+// Unescape reads bytes as they are written in the configuration: text with \r \n \t \0 \xHH and \\, or hex: and digits. The error says what is
+// wrong.
+func Unescape(s string) ([]byte, error) {
 	if digits, ok := strings.CutPrefix(s, "hex:"); ok {
 		b, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
 		if err != nil || len(b) == 0 {

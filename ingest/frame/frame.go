@@ -89,7 +89,7 @@ func newMachine(cfg Config) (machine, error) {
 	case TypeLine:
 		return &line{limit: limit, trim: cfg.TrimNUL}, nil
 	case TypeDelimiter:
-		end, err := unescape(cfg.Delimiter)
+		end, err := Unescape(cfg.Delimiter)
 		return &delimiter{end: end, limit: limit, include: cfg.Include}, err
 	case TypeGap:
 		return &gap{limit: limit, gap: cfg.Gap}, nil
@@ -108,7 +108,7 @@ func newMachine(cfg Config) (machine, error) {
 	case TypeSDI12:
 		return newSDI12(limit, bare), nil
 	}
-	sync, err := unescape(cfg.Sync)
+	sync, err := Unescape(cfg.Sync)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func sound(t testing.TB, cfg Config, f Frame) {
 	switch cfg.Type {
 	case TypeDelimiter:
 		if cfg.Include && f.Reject == "" {
-			end, _ := unescape(cfg.Delimiter)
+			end, _ := Unescape(cfg.Delimiter)
 			limit += len(end)
 		}
 	case TypeAIS:

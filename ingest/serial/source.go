@@ -18,13 +18,13 @@ import (
 const HeaderTag = "Holdfast-Nmea-Tag"
 
 const (
-	tick         = time.Second            // how often the line is looked at when nothing comes
-	absentMin    = 250 * time.Millisecond // first pause before a device that is not there is looked for again
-	absentMax    = time.Second            // longest of these pauses
-	troubleMax   = 10 * time.Second       // longest pause after other faults
-	goodFor      = 30 * time.Second       // a device that worked this long is opened again soon
-	deadReads    = 20                     // this many empty reads ...
-	deadWithin   = 100 * time.Millisecond // ... within this time mean a dead port
+	tick       = time.Second            // how often the line is looked at when nothing comes
+	absentMin  = 250 * time.Millisecond // first pause before a device that is not there is looked for again
+	absentMax  = time.Second            // longest of these pauses
+	troubleMax = 10 * time.Second       // longest pause after other faults
+	goodFor    = 30 * time.Second       // a device that worked this long is opened again soon
+	deadReads  = 20                     // this many empty reads ...
+	deadWithin = 100 * time.Millisecond // ... within this time mean a dead port
 )
 
 // Source reads one serial port.
