@@ -39,6 +39,7 @@ func (c check) relations() {
 	c.sessions()
 	c.mirrors()
 	c.room()
+	c.apps()
 }
 
 // nameForm is what a subject token, a JetStream name and a file name can all hold. An underscore in front is kept for records of our own.
@@ -123,14 +124,14 @@ func (c check) inputs() {
 		for _, in := range []struct {
 			name  string
 			there bool
-		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"modbus", s.Modbus != nil}} {
+		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"modbus", s.Modbus != nil}, {"append", s.Append != nil}} {
 			if in.there {
 				given = append(given, in.name)
 			}
 		}
 		switch {
 		case len(given) == 0:
-			c.fault(path, "says not where its records come from", "add a section serial, mqtt or modbus")
+			c.fault(path, "says not where its records come from", "add a section serial, mqtt, modbus or append")
 		case len(given) > 1:
 			c.fault(path, "has more than one input: "+strings.Join(given, " and "), "make one source of each")
 		case s.Serial != nil && s.Frame == nil:
@@ -139,6 +140,12 @@ func (c check) inputs() {
 			c.fault(path+".frame", "is for serial lines: an MQTT message is a record already", "remove it")
 		case s.Modbus != nil && s.Frame != nil:
 			c.fault(path+".frame", "is for serial lines: a poll of a Modbus device is a record already", "remove it")
+		}
+		if s.Append != nil && s.Frame != nil {
+			c.fault(path+".frame", "is for serial lines: a request is a record already", "remove it")
+		}
+		if s.Append != nil && s.Decode != nil {
+			c.fault(path+".decode", "is for devices: a program can send what it means", "remove it")
 		}
 		if s.Decode == nil && s.Transform != nil {
 			c.fault(path+".transform", "works on decoded messages, and there is no decode", "add it, such as decode: json")

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
@@ -36,6 +37,7 @@ type Config struct {
 	Storage storage.Config `yaml:"storage" doc:"what all streams share"`
 	Streams []Stream       `yaml:"streams" doc:"where records are kept until the hub has them"`
 	Sources []Source       `yaml:"sources" doc:"where records come from"`
+	Apps    leaf.Apps      `yaml:"apps" doc:"what programs on this gateway may do, beside the daemon"`
 }
 
 // Stream is an entry of the streams.
@@ -44,7 +46,7 @@ type Stream struct {
 	Forward              forward.Config `yaml:"forward" doc:"how the hub gets this stream"`
 }
 
-// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT and Modbus is there, and Frame
+// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT, Modbus and Append is there, and Frame
 // with Serial.
 type Source struct {
 	Name   string         `yaml:"name" doc:"name of the source: letters, digits, - and _"`
@@ -53,6 +55,8 @@ type Source struct {
 	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
 	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
 	Modbus *modbus.Config `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
+
+	Append *request.Config `yaml:"append" doc:"programs on this gateway, by requests to holdfast.append.<source>"`
 
 	Decode    *decoding.Config    `yaml:"decode" doc:"how its messages are read, such as decode: json; without it they are stored as they are"`
 	Keep      string              `yaml:"keep" enum:"raw,decoded,both" doc:"what is stored of a message that was decoded; one that cannot be decoded is stored as it is"`
@@ -118,6 +122,8 @@ func Defaults() Config {
 // resolve makes relative file names absolute.
 func (c *Config) resolve(folder string) {
 	files := []*string{&c.Leaf.Data, &c.Hub.Credentials, &c.Hub.NKey, &c.Hub.TLS.CA, &c.Hub.TLS.Cert, &c.Hub.TLS.Key}
+	apps := &c.Apps
+	files = append(files, &apps.TLS.Cert, &apps.TLS.Key, &apps.TLS.CA, &apps.Hub.Credentials, &apps.Hub.NKey, &apps.Hub.TLS.CA, &apps.Hub.TLS.Cert, &apps.Hub.TLS.Key)
 	for _, s := range c.Sources {
 		if s.MQTT != nil {
 			files = append(files, &s.MQTT.PasswordFile, &s.MQTT.TLS.CA, &s.MQTT.TLS.Cert, &s.MQTT.TLS.Key)

@@ -11,7 +11,9 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
+	"github.com/holdfast-edge/holdfast/leaf"
 )
 
 var update = flag.Bool("update", false, "rewrite golden and generated files")
@@ -83,7 +85,10 @@ func example() Config {
 			Transform: build(func(*decoding.Transform) {}),
 		},
 		{Name: "meters", Into: "SENSORS", Modbus: build(exampleBus), Keep: "both"},
+		{Name: "panel", Into: "SENSORS", Append: build(func(*request.Config) {}), Keep: "both"},
 	}
+	cfg.Apps.Users = []leaf.User{{Name: "panel", Password: "$2a$10$PRpdQ4iEdvwJ9h8nWfMTL.mK8kZQC8q9s0nHfD6m1zYB1b7tXg2Wm"}}
+	cfg.Apps.Captured = []leaf.Captured{{Stream: "SENSORS"}}
 	return cfg
 }
 
@@ -103,7 +108,7 @@ func exampleBus(c *modbus.Config) {
 }
 
 const exampleHead = `# Configuration of Holdfast: every key, at its default. Keys with an example in the place of a default: leaf.name, and
-# in streams and sources name, into, port, type, broker, topics, format, fields, and what describes
+# in streams, sources and apps name, password, into, stream, port, type, broker, topics, format, fields, and what describes
 # a Modbus device. Whatever is left out has its default; a key that is not known is a fault. Sizes are 64MiB or 2GB,
 # durations 5ms, 10s, 12h or 30d. Relative file names are taken from the folder of this file. After a change: holdfast check
 #

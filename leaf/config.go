@@ -2,7 +2,6 @@ package leaf
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -44,16 +43,8 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	if c.Data == "" {
 		fault("data", "no directory for the store", "remove the key for "+DefaultData)
 	}
-	if c.NATS == "" {
-		return
-	}
-	host, port, err := net.SplitHostPort(c.NATS)
-	if err != nil || port == "" {
+	if c.NATS != "" && !listenAddress(c.NATS) {
 		fault("nats", fmt.Sprintf("%q is not an address", c.NATS), "write host:port, as 127.0.0.1:4222")
-		return
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		fault("nats", fmt.Sprintf("%s can be reached from other machines, and local applications connect without a password", c.NATS), "use 127.0.0.1:"+port)
 	}
 }
 

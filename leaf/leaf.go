@@ -22,6 +22,8 @@ const startTimeout = 30 * time.Second
 type Options struct {
 	Config
 	Hub      Hub
+	Apps     Apps     // all limits zero: the defaults
+	Append   []string // sources that local applications may append to
 	Log      *slog.Logger
 	MaxStore int64 // bytes of file-backed streams in all; 0: no limit of the server's own
 }
@@ -29,11 +31,12 @@ type Options struct {
 // Server is an embedded nats-server with JetStream, the accounts CAPTURE and APP, and a link to the hub that starts disabled.
 // Safe for concurrent use.
 type Server struct {
-	opts     Options
-	log      *slog.Logger
-	identity identity
-	listen   string // where local applications connect; empty: no port
-	srv      *server.Server
+	opts      Options
+	log       *slog.Logger
+	identity  identity
+	listen    string // where local applications connect; empty: no port
+	websocket string // where they do by websocket; empty: no port
+	srv       *server.Server
 
 	reload sync.Mutex // held for a whole reload; never take mu while waiting for it
 
@@ -57,13 +60,15 @@ func Start(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{opts: o, log: o.Log, listen: o.NATS}
-	if s.listen != "" {
-		if err := probePort(s.listen); err != nil {
-			s.log.Error("no port for local applications", "address", s.listen, "err", err)
-			s.listen = ""
-		}
+	if o.Apps.MaxConnections == 0 {
+		limits := Apps{}
+		limits.SetDefaults()
+		limits.Websocket, limits.Origins, limits.TLS, limits.Users = o.Apps.Websocket, o.Apps.Origins, o.Apps.TLS, o.Apps.Users
+		limits.Captured, limits.Hub = o.Apps.Captured, o.Apps.Hub
+		o.Apps = limits
 	}
+	s := &Server{opts: o, log: o.Log, listen: o.NATS, websocket: o.Apps.Websocket}
+	s.probePorts()
 	var err error
 	if s.identity, err = newIdentity(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
@@ -98,13 +103,25 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// probePort finds out whether a listen address is free.
-func probePort(address string) error {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return err
+// probePorts leaves out the ports that cannot be opened: the server would not start.
+func (s *Server) probePorts() {
+	if _, err := s.opts.Apps.TLS.config(); s.opts.Apps.TLS.Cert != "" && err != nil {
+		s.log.Error("no port for local applications", "err", err)
+		s.listen, s.websocket = "", ""
 	}
-	return l.Close()
+	for _, address := range []*string{&s.listen, &s.websocket} {
+		if *address == "" {
+			continue
+		}
+		l, err := net.Listen("tcp", *address)
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			s.log.Error("no port for local applications", "address", *address, "err", err)
+			*address = ""
+		}
+	}
 }
 
 // Listening returns the address at which local applications connect, or "" when there is none.

@@ -74,6 +74,7 @@ type link struct {
 	blamed     uint64          // connection whose problem is known already
 	closed     map[uint64]bool // connections closed but perhaps still listed
 	up         uint64          // connection that is up
+	foreign    uint64          // connection of the link of local applications
 	created    time.Time       // when id was
 	examined   time.Time       // last examination of a hub that does not say why it hangs up
 	found      problem         // what that showed; stands in for vague problems
@@ -96,7 +97,7 @@ func newLink(log *slog.Logger, name string, configured bool) *link {
 var (
 	dialLine    = regexp.MustCompile(`^Error trying to connect as leafnode to remote server "([^"]*)" \(attempt \d+\): (.*)$`)
 	leafLine    = regexp.MustCompile(`^\S+ - lid:(\d+) - (.*)$`)
-	createdLine = regexp.MustCompile(`^Leafnode connection created for account: \S+ \(([^)]*)\)`)
+	createdLine = regexp.MustCompile(`^Leafnode connection created for account: (\S+) \(([^)]*)\)`)
 	closedLine  = regexp.MustCompile(`^Leafnode connection closed: ([^-]*?)(?: - .*)?$`)
 	errorLine   = regexp.MustCompile(`^(?:Leafnode Error |TLS leafnode handshake error: |Error soliciting websocket connection: )(.*)$`)
 )
@@ -127,7 +128,14 @@ func (l *link) hear(level slog.Level, line string) bool {
 // hearConnection takes a line about one connection. mu is held.
 func (l *link) hearConnection(level slog.Level, id uint64, text string) {
 	if m := createdLine.FindStringSubmatch(text); m != nil {
-		l.id, l.created, l.state.Remote = id, l.now(), m[1]
+		if m[1] != AccountCapture {
+			l.foreign = id
+			return
+		}
+		l.id, l.created, l.state.Remote = id, l.now(), m[2]
+		return
+	}
+	if id == l.foreign {
 		return
 	}
 	if m := closedLine.FindStringSubmatch(text); m != nil {

@@ -4,9 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +34,9 @@ const (
 // denied subjects never cross the link, in either direction: captured records travel by the sourcing consumer alone, and nobody on
 // the hub writes into captured streams.
 var denied = []string{"data.>", "hf.>", "holdfast.>", "$MQTT.>"}
+
+// deniedApps never cross the link of local applications: what is shared with them is for this machine.
+var deniedApps = []string{"data.>", "holdfast.>", "$JS.capture.>", "$MQTT.>"}
 
 // deniedFromHub are requests to our JetStream that change it and that the uplink does not need. The server announces its API to the
 // hub as a whole; what the hub's permissions let through stops here.
@@ -77,53 +78,22 @@ func newIdentity() (identity, error) {
 	return id, err
 }
 
-// accounts returns the accounts block. The daemon's user works inside the process only.
-func (id identity) accounts(listen bool) (string, error) {
-	daemon, err := id.daemon.PublicKey()
-	if err != nil {
-		return "", fmt.Errorf("keys of local users: %w", err)
-	}
-	app, err := id.app.PublicKey()
-	if err != nil {
-		return "", fmt.Errorf("keys of local users: %w", err)
-	}
-	text := fmt.Sprintf(`accounts {
-  %s { users: [ { nkey: %s, allowed_connection_types: [IN_PROCESS] } ] }
-  %s { jetstream: enabled, users: [ { nkey: %s, allowed_connection_types: [IN_PROCESS] } ] }
-  %s { jetstream: enabled, users: [ { nkey: %s } ] }
-}
-system_account: %s
-`, accountSystem, id.system, AccountCapture, daemon, AccountApp, app, accountSystem)
-	if listen {
-		text += "no_auth_user: " + app + "\n"
-	}
-	return text, nil
-}
-
 // serverOptions builds the server's options anew, as a reload wants them. remotes is nil to leave the hub out.
 func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Options, error) {
-	text, err := s.identity.accounts(s.listen != "")
-	if err != nil {
-		return nil, err
-	}
 	o := &server.Options{}
-	if err := o.ProcessConfigString(text); err != nil {
-		return nil, fmt.Errorf("server accounts: %w", err)
+	if err := s.accounts(o); err != nil {
+		return nil, err
 	}
 	o.ServerName = s.opts.Name
 	o.NoSigs = true
 	o.NoLog = true // the log is set by hand
-	o.DontListen = s.listen == ""
-	if s.listen != "" {
-		host, port, err := net.SplitHostPort(s.listen)
-		if err != nil {
-			return nil, fmt.Errorf("listen address %s: %w", s.listen, err)
-		}
-		if o.Port, err = strconv.Atoi(port); err != nil {
-			return nil, fmt.Errorf("listen address %s: %w", s.listen, err)
-		}
-		o.Host = host
+	if err := s.ports(o); err != nil {
+		return nil, err
 	}
+	o.MaxConn = s.opts.Apps.MaxConnections + spareConnections
+	o.MaxPending = maxPending
+	o.StreamMaxBufferedSize = maxBuffered
+	o.JetStreamLimits = server.JSLimitOpts{Duplicates: s.opts.Apps.DuplicateWindow, MaxBatchInflightPerStream: maxBatches, MaxBatchInflightTotal: maxBatches}
 	o.JetStream = true
 	o.JetStreamDomain = s.opts.Name
 	o.StoreDir = s.opts.Data // the server adds "jetstream"
@@ -139,14 +109,35 @@ func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Option
 	return o, nil
 }
 
-// remotes returns the link to the hub, switched on or off. Errors name the file that cannot be used.
+// remotes returns the links to the hub, switched on or off: the daemon's first. Errors name the file that cannot be used.
 func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
-	h := s.opts.Hub
+	var all []*server.RemoteLeafOpts
+	if len(s.opts.Hub.URLs) > 0 {
+		r, err := s.opts.Hub.remote(on)
+		if err != nil {
+			return nil, err
+		}
+		r.LocalAccount, r.DenyExports, r.DenyImports = AccountCapture, denied, deniedFromHub(s.opts.Name)
+		all = append(all, r)
+	}
+	if len(s.opts.Apps.Hub.URLs) > 0 {
+		s.mu.Lock()
+		want := s.want // a redial is not for this one
+		s.mu.Unlock()
+		r, err := s.opts.Apps.Hub.remote(want)
+		if err != nil {
+			return nil, fmt.Errorf("link of local applications: %w", err)
+		}
+		r.LocalAccount, r.DenyExports, r.DenyImports = AccountApp, deniedApps, deniedApps
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// remote returns a link, switched on or off, without account and rules.
+func (h Hub) remote(on bool) (*server.RemoteLeafOpts, error) {
 	r := &server.RemoteLeafOpts{
-		LocalAccount:            AccountCapture,
 		Credentials:             h.Credentials,
-		DenyExports:             denied,
-		DenyImports:             deniedFromHub(s.opts.Name),
 		FirstInfoTimeout:        firstInfoTimeout,
 		DialTimeout:             dialTimeout,
 		TLSTimeout:              tlsTimeout.Seconds(),
@@ -182,7 +173,7 @@ func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 		}
 		r.TLS, r.TLSConfig = true, cfg
 	}
-	return []*server.RemoteLeafOpts{r}, nil
+	return r, nil
 }
 
 func readSeed(path string) (string, error) {

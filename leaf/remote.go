@@ -19,15 +19,17 @@ const (
 
 // Enable switches the link to the hub on or off and returns when the server has been told; it does not wait for the link. On an error,
 // as for a missing credentials file, the link's state says so too, and Enable(true) is tried again every few seconds until
-// Enable(false). Without a hub in the configuration it does nothing.
+// Enable(false). Without a hub in the configuration it does nothing. The link of local applications goes with it.
 func (s *Server) Enable(on bool) error {
-	if len(s.opts.Hub.URLs) == 0 {
+	if len(s.opts.Hub.URLs)+len(s.opts.Apps.Hub.URLs) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	s.want = on
 	s.mu.Unlock()
-	s.link.enable(on)
+	if len(s.opts.Hub.URLs) > 0 {
+		s.link.enable(on)
+	}
 	return s.apply()
 }
 
@@ -173,6 +175,15 @@ func (s *Server) connections() []*server.LeafInfo {
 		return nil
 	}
 	return z.Leafs
+}
+
+// AppLink tells whether local applications have a link of their own to the hub, and whether it is up.
+func (s *Server) AppLink() (configured, up bool) {
+	if len(s.opts.Apps.Hub.URLs) == 0 {
+		return false, false
+	}
+	z, err := s.srv.Leafz(&server.LeafzOptions{Account: AccountApp})
+	return true, err == nil && len(z.Leafs) > 0
 }
 
 // Link returns the state of the link to the hub.

@@ -43,6 +43,7 @@ func commands() []subcommand {
 		{"command", "SOURCE DATA", "send a command to a device", commandCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
+		{"password", "", "print the hash of a password, for a local application", passwordCommand},
 		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},
 		{"demo", "", "the whole of it on this machine, with a link that is cut", demoCommand},
 		{"version", "", "print the version", versionCommand},

@@ -15,7 +15,9 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
+	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -64,7 +66,7 @@ func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Run
 }
 
 // newSources builds the configured sources.
-func newSources(cfg configs.Config, store *storage.Store, log *slog.Logger) ([]ingest.Entry, error) {
+func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *slog.Logger) ([]ingest.Entry, error) {
 	entries := make([]ingest.Entry, 0, len(cfg.Sources))
 	for _, s := range cfg.Sources {
 		var source ingest.Source
@@ -74,6 +76,10 @@ func newSources(cfg configs.Config, store *storage.Store, log *slog.Logger) ([]i
 			source, err = serial.New(s.Name, *s.Serial, *s.Frame, log)
 		case s.Modbus != nil:
 			source, err = modbus.New(s.Name, *s.Modbus, log)
+		case s.Append != nil:
+			source = request.New(request.Options{
+				Name: s.Name, Config: *s.Append, Subject: leaf.AppendSubject(s.Name), MaxSize: maxSize(cfg, s.Into), Conn: conn.wait, Log: log,
+			})
 		case s.MQTT != nil:
 			source, err = mqtt.New(mqtt.Options{
 				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
@@ -98,10 +104,16 @@ func convertOptions(cfg configs.Config, s configs.Source, log *slog.Logger) conv
 	if s.Transform != nil {
 		opt.Transform = *s.Transform
 	}
-	for _, stream := range cfg.Streams {
-		if stream.Name == s.Into {
-			opt.MaxSize = stream.MaxMsgSize
+	opt.MaxSize = maxSize(cfg, s.Into)
+	return opt
+}
+
+// maxSize is the largest record that a stream takes.
+func maxSize(cfg configs.Config, stream string) int64 {
+	for _, s := range cfg.Streams {
+		if s.Name == stream {
+			return s.MaxMsgSize
 		}
 	}
-	return opt
+	return 0
 }

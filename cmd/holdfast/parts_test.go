@@ -25,7 +25,7 @@ func TestNewSources(t *testing.T) {
 			t.Fatalf("the example has faults:\n%s", configs.Format(faults))
 		}
 	}
-	entries, err := newSources(cfg, nil, slog.New(slog.DiscardHandler))
+	entries, err := newSources(cfg, nil, newLateConn(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestNewSources(t *testing.T) {
 		}
 		names = append(names, e.Source.Name())
 	}
-	if got := strings.Join(names, " "); got != "gps zigbee dust meters" {
+	if got := strings.Join(names, " "); got != "gps zigbee dust meters panel" {
 		t.Errorf("sources %s, want gps zigbee dust meters", got)
 	}
 }

@@ -48,13 +48,14 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	stopping, cancelStopping := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelStopping()
 	defer func() { err = errors.Join(err, closeStore(stopping, store)) }()
-	entries, err := newSources(cfg, store, log)
+	conn := newLateConn()
+	entries, err := newSources(cfg, store, conn, log)
 	if err != nil {
 		return err
 	}
 	runner := ingest.NewRunner(store, log, entries...)
 
-	server, err := leaf.Start(leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Log: log})
+	server, err := leaf.Start(leafOptions(cfg, log))
 	if err != nil {
 		return fmt.Errorf("start the embedded server: %w", err)
 	}
@@ -73,6 +74,8 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
 	}
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
+	conn.set(nc)
+	ensureCaptured(ctx, js, cfg, log)
 	reports := &reporter{cfg: cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
 	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, cfg, log)
 	if err != nil {
@@ -94,10 +97,8 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()
-	if len(cfg.Hub.URLs) > 0 {
-		if err := server.Enable(true); err != nil {
-			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
-		}
+	if err := server.Enable(true); err != nil {
+		log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
 	}
 
 	<-ctx.Done()

@@ -1,0 +1,191 @@
+package leaf
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// What keeps local applications from taking the memory that capture needs, beside the limits of the apps section.
+const (
+	spareConnections = 32       // connections of the daemon's own, and of those who have not said yet who they are
+	spareAppConns    = 2        // of the daemon's own in account APP
+	maxPending       = 16 << 20 // bytes on their way to a connection that does not read; then it is closed
+	maxBuffered      = 32 << 20 // bytes on their way into one stream; the store has 4 MiB under way at most
+	maxBatches       = 16       // atomic batches that are under way; each holds up to 1000 messages
+	maxAppAckPending = 10_000   // messages that one consumer has out
+)
+
+// CapturePrefix is the JetStream API prefix below which local applications find the captured streams that are open to them.
+const CapturePrefix = "$JS.capture.API"
+
+// AppendSubject is where a local application appends to a source by request; what follows the source becomes the record's tail.
+func AppendSubject(source string) string { return "holdfast.append." + source }
+
+// accounts sets the accounts and users of o. The daemon's user works inside the process only.
+func (s *Server) accounts(o *server.Options) error {
+	id, apps := s.identity, s.opts.Apps
+	daemon, err := id.daemon.PublicKey()
+	if err != nil {
+		return fmt.Errorf("keys of local users: %w", err)
+	}
+	app, err := id.app.PublicKey()
+	if err != nil {
+		return fmt.Errorf("keys of local users: %w", err)
+	}
+	only := ", allowed_connection_types: [IN_PROCESS]"
+	open := len(apps.Users) == 0 && (s.listen != "" || s.websocket != "")
+	appOnly := only
+	if open {
+		appOnly = ""
+	}
+	exports, imports := s.shared()
+	jetstream := "disabled"
+	if apps.MaxFile > 0 {
+		jetstream = fmt.Sprintf("{ max_mem: %d, max_file: %d, max_streams: %d, max_consumers: %d, max_ack_pending: %d }",
+			apps.MaxMem, apps.MaxFile, apps.MaxStreams, apps.MaxConsumers, maxAppAckPending)
+	}
+	text := fmt.Sprintf(`accounts {
+  %s { users: [ { nkey: %s %s } ] }
+  %s { jetstream: enabled, users: [ { nkey: %s %s } ], exports: [ %s ] }
+  %s { jetstream: %s, users: [ { nkey: %s %s } ], imports: [ %s ], limits: { max_conn: %d, max_subs: %d, max_payload: %d } }
+}
+system_account: %s
+`, accountSystem, id.system, only, AccountCapture, daemon, only, exports, AccountApp, jetstream, app, appOnly, imports,
+		apps.MaxConnections+spareAppConns, apps.MaxSubscriptions, apps.MaxPayload, accountSystem)
+	if open {
+		text += "no_auth_user: " + app + "\n"
+	}
+	if err := o.ProcessConfigString(text); err != nil {
+		return fmt.Errorf("server accounts: %w", err)
+	}
+	for _, account := range o.Accounts {
+		if account.Name == AccountApp {
+			addUsers(o, account, apps.Users)
+		}
+	}
+	return nil
+}
+
+func addUsers(o *server.Options, account *server.Account, users []User) {
+	for _, u := range users {
+		permissions := &server.Permissions{Publish: u.Publish.permission(), Subscribe: u.Subscribe.permission()}
+		if u.NKey != "" {
+			o.Nkeys = append(o.Nkeys, &server.NkeyUser{Nkey: u.NKey, Permissions: permissions, Account: account})
+			continue
+		}
+		o.Users = append(o.Users, &server.User{Username: u.Name, Password: u.Password, Permissions: permissions, Account: account})
+	}
+}
+
+func (s Subjects) permission() *server.SubjectPermission {
+	if len(s.Allow)+len(s.Deny) == 0 {
+		return nil
+	}
+	return &server.SubjectPermission{Allow: s.Allow, Deny: s.Deny}
+}
+
+// shared returns the exports of account CAPTURE and the imports of APP: what local applications may do with captured streams, one by one. A wildcard
+// over the API would let them delete the uplink's consumer, or make one that pushes onto the hub's subject.
+func (s *Server) shared() (exports, imports string) {
+	var out, in strings.Builder
+	share := func(kind, subject, to, options string) {
+		fmt.Fprintf(&out, "{ %s: %q, accounts: [%s] %s }\n", kind, subject, AccountApp, options)
+		if to != "" {
+			to = fmt.Sprintf(", to: %q", to)
+		}
+		fmt.Fprintf(&in, "{ %s: { account: %s, subject: %q } %s }\n", kind, AccountCapture, subject, to)
+	}
+	api := func(request, options string) {
+		share("service", "$JS.API."+request, CapturePrefix+"."+request, options)
+	}
+	const many = ", response_type: stream"
+	for _, c := range s.opts.Apps.Captured {
+		api("STREAM.INFO."+c.Stream, "")
+		api("DIRECT.GET."+c.Stream, many)
+		api("DIRECT.GET."+c.Stream+".>", many)
+		if c.Live {
+			share("stream", "data."+s.opts.Name+"."+c.Stream+".>", "", "")
+		}
+		for _, name := range c.Consumers {
+			api("CONSUMER.INFO."+c.Stream+"."+name, "")
+			api("CONSUMER.MSG.NEXT."+c.Stream+"."+name, many)
+			share("service", "$JS.ACK."+s.opts.Name+".*."+c.Stream+"."+name+".>", "", "")
+		}
+	}
+	for _, source := range s.opts.Append {
+		share("service", AppendSubject(source), "", "")
+		share("service", AppendSubject(source)+".>", "", "")
+	}
+	return out.String(), in.String()
+}
+
+// ports sets where local applications connect.
+func (s *Server) ports(o *server.Options) error {
+	apps := s.opts.Apps
+	o.DontListen = s.listen == ""
+	var cert *tls.Config
+	if apps.TLS.Cert != "" && (s.listen != "" || s.websocket != "") {
+		var err error
+		if cert, err = apps.TLS.config(); err != nil {
+			return err
+		}
+	}
+	if s.listen != "" {
+		host, port, err := splitAddress(s.listen)
+		if err != nil {
+			return err
+		}
+		o.Host, o.Port = host, port
+		if cert != nil {
+			o.TLS, o.TLSConfig, o.TLSTimeout, o.TLSVerify = true, cert, tlsTimeout.Seconds(), apps.TLS.CA != ""
+		}
+	}
+	if s.websocket != "" {
+		host, port, err := splitAddress(s.websocket)
+		if err != nil {
+			return err
+		}
+		o.Websocket = server.WebsocketOpts{
+			Host: host, Port: port, TLSConfig: cert, NoTLS: cert == nil, AllowedOrigins: apps.Origins, NoAuthUser: o.NoAuthUser,
+		}
+	}
+	return nil
+}
+
+func splitAddress(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("listen address %s: %w", address, err)
+	}
+	return host, port, nil
+}
+
+// config reads the files of t.
+func (t AppTLS) config() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for local applications: %w", err)
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("authorities of local applications: %w", err)
+		}
+		cfg.ClientCAs, cfg.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities of local applications: %s holds no certificate in PEM", t.CA)
+		}
+	}
+	return cfg, nil
+}
