@@ -38,6 +38,7 @@ func (c check) relations() {
 	c.devices()
 	c.sessions()
 	c.mirrors()
+	c.ages()
 	c.room()
 	c.apps()
 }
@@ -253,13 +254,43 @@ func (c check) room() {
 		c.fault("streams", fmt.Sprintf("max_bytes of %s: %s in all, which is more than storage.budget, %s", count(len(c.cfg.Streams), "stream"), about(sum), about(budget)),
 			"lower max_bytes of some, or raise storage.budget")
 	}
+	// By the size of the disk, not by what is free: a gateway whose disk others have filled must start all the same.
 	disk, free := c.system.disk(c.cfg.Leaf.Data), max(c.cfg.Storage.ReserveFree, 0)
-	if disk > 0 && budget > disk-free {
-		remedy := fmt.Sprintf("lower it to %s at most, or use a larger disk", about(max(disk-free, 0)))
-		if disk <= free {
-			remedy = "lower storage.reserve_free first, or use a larger disk"
-		}
+	if disk <= 0 {
+		return
+	}
+	remedy := fmt.Sprintf("lower it to %s at most, or use a larger disk", about(max(disk-free, 0)))
+	if disk <= free {
+		remedy = "lower storage.reserve_free first, or use a larger disk"
+	}
+	needs := c.cfg.Storage.Needs(c.cfg.StorageStreams()...)
+	switch {
+	case budget > disk-free:
 		c.fault("storage.budget", fmt.Sprintf("%s and reserve_free, %s, are more than the disk of %s has: %s", about(budget), about(free), c.cfg.Leaf.Data, about(disk)), remedy)
+	case needs > disk:
+		c.fault("storage.budget", fmt.Sprintf("the streams at their limits, with reserve_free and what the server takes beside, need %s, and the disk of %s has %s", about(needs), c.cfg.Leaf.Data, about(disk)),
+			fmt.Sprintf("lower it by %s, or use a larger disk", about(needs-disk)))
+	}
+}
+
+// ages checks that the sources of a stream agree on a ttl: a stream gives up its records from the oldest on.
+func (c check) ages() {
+	first := map[string]int{}
+	for i, s := range c.cfg.Sources {
+		path := fmt.Sprintf("sources[%d].ttl", i)
+		if s.TTL < 0 {
+			c.fault(path, "is negative", "leave it out to send records however old they are")
+			continue
+		}
+		f, seen := first[s.Into]
+		if !seen {
+			first[s.Into] = i
+			continue
+		}
+		if other := c.cfg.Sources[f]; other.TTL != s.TTL {
+			c.fault(path, fmt.Sprintf("is %s, and that of sources[%d], which goes into the same stream, is %s", s.TTL, f, other.TTL),
+				"give them the same ttl, or a stream each: a stream gives up its records from the oldest on")
+		}
 	}
 }
 

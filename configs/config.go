@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest/convert"
@@ -51,6 +52,7 @@ type Stream struct {
 type Source struct {
 	Name   string         `yaml:"name" doc:"name of the source: letters, digits, - and _"`
 	Into   string         `yaml:"into" doc:"stream that takes its records"`
+	TTL    time.Duration  `yaml:"ttl" doc:"how long its records are worth sending: older ones are given up, with a gap record; the same for all sources of a stream; 0: for ever"`
 	Serial *serial.Config `yaml:"serial" doc:"a serial line; needs frame"`
 	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
 	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
@@ -117,6 +119,15 @@ func Defaults() Config {
 	var cfg Config
 	setDefaults(reflect.ValueOf(&cfg).Elem(), true)
 	return cfg
+}
+
+// StorageStreams returns the storage half of all streams.
+func (c *Config) StorageStreams() []storage.StreamConfig {
+	all := make([]storage.StreamConfig, len(c.Streams))
+	for i, s := range c.Streams {
+		all[i] = s.StreamConfig
+	}
+	return all
 }
 
 // resolve makes relative file names absolute.

@@ -17,8 +17,8 @@ func TestCountersAddUp(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		r := newKeeperRig(t, map[string]limits{
-			"S": {MaxMsgs: 60, KeepForwarded: time.Duration(rng.IntN(3)) * time.Hour},
-			"R": {MaxBytes: 16 * kib, Refuse: true, KeepForwarded: time.Hour},
+			"S": {MaxMsgs: 60, Keep: time.Duration(rng.IntN(3)) * time.Hour, KeepAll: time.Duration(rng.IntN(3)) * 2 * time.Hour, Priority: rng.IntN(2)},
+			"R": {MaxBytes: 16 * kib, Refuse: true, Keep: time.Hour, KeepAll: time.Duration(rng.IntN(2)) * 3 * time.Hour, Priority: rng.IntN(2)},
 		})
 		if rng.IntN(2) == 0 {
 			r.k.budget = 24 * kib
@@ -57,6 +57,11 @@ func TestCountersAddUp(t *testing.T) {
 				r.now = r.now.Add(time.Duration(rng.IntN(8)) * time.Second)
 			}
 			r.check()
+			for _, s := range r.k.streams {
+				if off := r.c.totals(s.name, 0).Off; off != 0 || r.k.unbalanced(s.name) {
+					t.Fatalf("seed %d: the account of %s is called wrong, by %d", seed, s.name, off)
+				}
+			}
 			var stored uint64
 			for _, c := range r.c.sources() {
 				stored += c.Stored

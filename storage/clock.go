@@ -35,6 +35,8 @@ type clock struct {
 	found  ClockState    // and what it was told
 	synced bool          // the clock was disciplined at some time since boot
 	offset time.Duration // wall minus time since boot, seen when it last was
+	floor  time.Time     // the newest time that the store knows; zero: none
+	since  time.Duration // time since boot when the floor was raised
 }
 
 func newClock() *clock {
@@ -86,12 +88,29 @@ func (c *clock) state() ClockState {
 	return kernel
 }
 
+// raise tells the newest time that the store knows: from then on an untrusted clock says no less, and goes on from there. A trusted clock is believed.
+func (c *clock) raise(t time.Time) {
+	boot := c.sinceBoot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.After(c.floor.Add(boot - c.since)) {
+		c.floor, c.since = t.Round(0), boot
+	}
+}
+
 // moment is one look at the clocks, which stamps any number of records. Looking costs a few system calls.
 type moment struct {
 	now   time.Time
+	lift  time.Duration // what is added to wall times so that they are not below the floor
 	boot  time.Duration
 	state ClockState
 }
+
+// wall is the time that records are stamped with now.
+func (m moment) wall() time.Time { return m.now.Round(0).Add(m.lift) }
+
+// zero is when the machine's boot clock was at zero.
+func (m moment) zero() time.Time { return m.wall().Add(-m.boot) }
 
 // stateLasts is how long an answer of the system about the clock is good for stamping. It is asked with every call otherwise.
 const stateLasts = 50 * time.Millisecond
@@ -99,21 +118,27 @@ const stateLasts = 50 * time.Millisecond
 func (c *clock) moment() moment {
 	m := moment{now: c.now(), boot: c.sinceBoot()}
 	c.mu.Lock()
-	fresh := !c.looked.IsZero() && m.now.Sub(c.looked) < stateLasts
+	since := m.now.Sub(c.looked)
+	fresh := !c.looked.IsZero() && since >= 0 && since < stateLasts
 	m.state = c.found
 	c.mu.Unlock()
 	if !fresh {
 		m.state = c.state()
-		c.mu.Lock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !fresh {
 		c.looked, c.found = m.now, m.state
-		c.mu.Unlock()
+	}
+	if m.state != ClockSynced && !c.floor.IsZero() {
+		m.lift = max(0, c.floor.Add(m.boot-c.since).Sub(m.now.Round(0)))
 	}
 	return m
 }
 
 // stamp returns what a record's time header says; see moment.stamp.
 func (c *clock) stamp(t time.Time) Stamp {
-	return moment{now: c.now(), boot: c.sinceBoot(), state: c.state()}.stamp(t)
+	return c.moment().stamp(t)
 }
 
 // stamp returns what a record's time header says. t is when the record was received, from time.Now with its monotonic part; zero means now.
@@ -122,7 +147,7 @@ func (c *clock) stamp(t time.Time) Stamp {
 // between t and this call. Boot comes from the monotonic part and knows nothing of the clock.
 func (m moment) stamp(t time.Time) Stamp {
 	if t.IsZero() {
-		return Stamp{Wall: m.now.Round(0), Boot: m.boot, Clock: m.state}
+		return Stamp{Wall: m.wall(), Boot: m.boot, Clock: m.state}
 	}
 	ago := m.now.Sub(t) // monotonic if both have it
 	if t == t.Round(0) {
@@ -136,5 +161,5 @@ func (m moment) stamp(t time.Time) Stamp {
 	if shifted := m.now.Round(0).Add(-ago); shifted.Sub(wall).Abs() > time.Second {
 		wall = shifted
 	}
-	return Stamp{Wall: wall, Boot: max(0, m.boot-ago), Clock: m.state}
+	return Stamp{Wall: wall.Add(m.lift), Boot: max(0, m.boot-ago), Clock: m.state}
 }

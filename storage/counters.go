@@ -31,6 +31,7 @@ type StreamCounters struct {
 	Forwarded uint64               // below the proven position, or removed after having been
 	Waiting   uint64               // in the stream and above the proven position
 	Dropped   map[GapReason]uint64 // what gap records of the stream tell of
+	Off       int64                // Stored minus all of the others: 0, or the account is wrong
 }
 
 // counters keeps the totals, and for each stream a census of what it holds.
@@ -38,8 +39,9 @@ type StreamCounters struct {
 // They are written to their file without a flush, before the syncfs of a group, and only say what earlier groups made durable; everything behind
 // the position that they name is counted again from the stream at a start. For that to be exact, nothing is purged that the file does not cover.
 type counters struct {
-	file *stateFile
-	now  func() time.Time
+	file  *stateFile
+	now   func() time.Time
+	extra func() (newest time.Time, wear wearState) // what others keep in the file; nil: nothing. Immutable once in use
 
 	mu      sync.Mutex // guards the fields below
 	state   counterState
@@ -54,9 +56,14 @@ type counters struct {
 
 // counterState is the content of the file.
 type counterState struct {
+	Version int                     `json:"version"` // counterVersion; files of before have none
 	Streams map[string]*streamCount `json:"streams"`
 	Sources map[string]*sourceCount `json:"sources"`
+	Newest  time.Time               `json:"newest,omitzero"` // about the last time that a record was stamped with, see clock.raise
+	Wear    wearState               `json:"wear,omitzero"`
 }
+
+const counterVersion = 1
 
 type sourceCount struct {
 	Stored   uint64 `json:"stored"`
@@ -67,6 +74,7 @@ type streamCount struct {
 	Position Position             `json:"position"` // everything up to it is counted
 	Stored   uint64               `json:"stored"`
 	Dropped  map[GapReason]uint64 `json:"dropped,omitempty"`
+	Gone     uint64               `json:"gone,omitempty"`  // removed, or about to be, after the hub was proven to have them
 	Floor    Position             `json:"floor,omitempty"` // everything below was forwarded or given up, and is or will be removed
 	Last     map[string]recordNo  `json:"last,omitempty"`  // source to its newest record
 	Held     census               `json:"held"`
@@ -114,6 +122,12 @@ func openCounters(path string, now func() time.Time) (c *counters, damaged []str
 	}
 	maps.DeleteFunc(c.state.Streams, func(_ string, s *streamCount) bool { return s == nil })
 	maps.DeleteFunc(c.state.Sources, func(_ string, s *sourceCount) bool { return s == nil })
+	if c.state.Version == 0 {
+		for _, s := range c.state.Streams {
+			s.Gone = uint64(max(0, s.off())) // was not written then
+		}
+	}
+	c.state.Version = counterVersion
 	return c, damaged, err
 }
 
@@ -168,7 +182,7 @@ func (c *counters) count(e *entry) error {
 	switch e.Source {
 	case "": // a placeholder
 		return nil
-	case EpochSource:
+	case EpochSource, ClockSource:
 		s.Held.add(e.Position, true)
 		return nil
 	case GapSource:
@@ -182,12 +196,18 @@ func (c *counters) count(e *entry) error {
 		if err != nil {
 			return fmt.Errorf("count record %d of stream %s: %w", e.Position, e.Stream, err)
 		}
-		s.Dropped[g.Reason] += g.Count - g.Merged
-		if g.Reason == GapDropOldest {
+		n := g.Count - g.Merged
+		switch {
+		case g.Reason.givesUp():
+			s.sent(g.First)
 			s.Floor = max(s.Floor, g.Last+1)
-		} else {
+		case g.Reason == GapNotKept: // they went as forwarded; what never was a record may be among them
+			n = min(n, s.Gone)
+			s.Gone -= n
+		default:
 			s.Held.cut(g.First, g.Last) // so that a start does not find them missing once more
 		}
+		s.Dropped[g.Reason] += n
 		return nil
 	}
 	s.Held.add(e.Position, false)
@@ -197,6 +217,26 @@ func (c *counters) count(e *entry) error {
 		c.source(e.Source).Stored++
 	}
 	return nil
+}
+
+// sent raises the floor over records that were forwarded.
+func (s *streamCount) sent(below Position) {
+	if below > s.Floor {
+		captured, _ := s.Held.count(s.Floor, below-1)
+		s.Gone += captured
+		s.Floor = below
+	}
+}
+
+// off returns by how much the account of a stream is wrong. Each term is counted at an event of its own: Stored at the commit, Gone when the floor is
+// raised, Dropped at the commit of a gap record; the rest is the census.
+func (s *streamCount) off() int64 {
+	held, _ := s.Held.count(s.Floor, s.Position)
+	sum := s.Gone + held
+	for _, n := range s.Dropped {
+		sum += n
+	}
+	return int64(s.Stored) - int64(sum)
 }
 
 // reject counts records that were refused for good.
@@ -223,6 +263,20 @@ func (c *counters) moved(stream string, first, last Position) {
 	defer c.mu.Unlock()
 	c.stream(stream).Held.cut(first, last)
 	c.dirty = true
+}
+
+// touch makes the next writeIfDue write what others keep in the file.
+func (c *counters) touch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dirty = true
+}
+
+// kept returns what others keep in the file, as it was read.
+func (c *counters) kept() (newest time.Time, wear wearState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Newest, c.state.Wear
 }
 
 // position returns the position up to which a stream is counted.
@@ -268,18 +322,26 @@ func (c *counters) floor(stream string) Position {
 	return c.stream(stream).Floor
 }
 
+// stored returns how many records were stored since the store was made.
+func (c *counters) stored() (n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.state.Sources {
+		n += s.Stored
+	}
+	return n
+}
+
 // totals returns a stream's counters as of the commit before, given how far the hub is proven to have it.
 func (c *counters) totals(stream string, proven Position) StreamCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stream(stream)
-	t := StreamCounters{Stored: s.Stored, Dropped: maps.Clone(s.Dropped)}
-	t.Waiting, _ = s.Held.count(max(proven+1, s.Floor), s.Position)
-	gone := t.Waiting
-	for _, n := range s.Dropped {
-		gone += n
-	}
-	t.Forwarded = t.Stored - min(t.Stored, gone)
+	t := StreamCounters{Stored: s.Stored, Dropped: maps.Clone(s.Dropped), Off: s.off()}
+	above := max(proven+1, s.Floor)
+	t.Waiting, _ = s.Held.count(above, s.Position)
+	t.Forwarded, _ = s.Held.count(s.Floor, min(above-1, s.Position))
+	t.Forwarded += s.Gone
 	return t
 }
 

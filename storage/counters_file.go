@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 )
 
 // writeIfDue writes the counters without a flush if there is something new and the last time is long enough ago. It is called before the syncfs of a
@@ -31,7 +32,12 @@ func (c *counters) save() error {
 func (c *counters) write(into func(v any) error, durable bool) error {
 	c.saveMu.Lock()
 	defer c.saveMu.Unlock()
+	newest, wear := c.kept()
+	if c.extra != nil {
+		newest, wear = c.extra()
+	}
 	c.mu.Lock()
+	c.state.Newest, c.state.Wear = newest, wear
 	body, err := json.Marshal(c.state)
 	lines := make(map[string]waterline, len(c.state.Streams))
 	for name, s := range c.state.Streams {
@@ -90,7 +96,8 @@ func (c *counters) giveUp(stream string, below Position) error {
 	c.mu.Lock()
 	s := c.stream(stream)
 	if below > s.Floor {
-		s.Floor, c.dirty = below, true
+		s.sent(below)
+		c.dirty = true
 	}
 	line := c.covered[stream]
 	c.mu.Unlock()
@@ -103,6 +110,7 @@ func (c *counters) giveUp(stream string, below Position) error {
 // recovered says what counting a stream anew at a start has found.
 type recovered struct {
 	Counted uint64      // records behind the position that the file named
+	Newest  time.Time   // the latest wall time among them
 	Lost    []GapRecord // records that were on flash and are not there: the caller stores these gap records, which counts them
 }
 
@@ -129,6 +137,7 @@ func (c *counters) recover(ctx context.Context, name string, stream held) (recov
 				e.Body = full.Data
 			}
 			r.Counted++
+			r.Newest = later(r.Newest, h.Stamp.Wall)
 			// A gap record that does not read as one counts for nothing, here as at its commit.
 			_ = c.committed(e)
 			return nil

@@ -133,6 +133,20 @@ func mountOf(table interface{ Read([]byte) (int, error) }, major, minor uint32) 
 	return typ, options, found
 }
 
+// sourceOf finds what is mounted with a device's number in the mount table; empty if nothing is.
+func sourceOf(table interface{ Read([]byte) (int, error) }, dev uint64) (source string) {
+	number := strconv.FormatUint(uint64(unix.Major(dev)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(dev)), 10)
+	lines := bufio.NewScanner(table)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if dash := slices.Index(f, "-"); len(f) > 5 && f[2] == number && dash >= 0 && dash+2 < len(f) {
+			source = f[dash+2]
+		}
+	}
+	return source
+}
+
 // check returns ErrVolatile, wrapped in a sentence that says what to do, unless acknowledged data survives a power cut on this file system.
 func (f FileSystem) check(dir string) error {
 	switch {

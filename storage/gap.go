@@ -13,6 +13,8 @@ type GapReason string
 const (
 	// GapDropOldest: the stream was full, and its policy is to give up the oldest records that the hub was not known to have.
 	GapDropOldest GapReason = "drop-oldest"
+	// GapExpired: the records became older than max_age with expire_unsent, or than the ttl of their source, before the hub was known to have them.
+	GapExpired GapReason = "expired"
 	// GapNotKept: the hub lost what it once had (restored, recreated), and the leaf does not have it any more.
 	GapNotKept GapReason = "not-kept"
 	// GapDamage: the medium gave the records back damaged, or not at all.
@@ -20,6 +22,9 @@ const (
 	// GapRefused: the local server would not take the records although the store had accepted them.
 	GapRefused GapReason = "refused"
 )
+
+// givesUp reports whether records with this reason were removed by the keeper, oldest first, so that nothing below them is left.
+func (r GapReason) givesUp() bool { return r == GapDropOldest || r == GapExpired }
 
 // GapRecord says which records of a stream will not come, and why. It is the body, in JSON, of an ordinary record of the stream with the source
 // GapSource, and is on flash before the records are removed. docs/WIRE.md, "Gap records", is its contract:

@@ -3,31 +3,45 @@ package storage
 import (
 	"context"
 	"errors"
+	"time"
 )
 
-// agedBelow returns the position below which every record was forwarded and is older than keep_forwarded: zero if there is none, or if nobody can
+// expire removes what is older than it may become: forwarded records quietly, unsent ones after a gap record. Needs work.
+func (k *keeper) expire(ctx context.Context, s *keptStream) error {
+	below, err := k.agedBelow(ctx, s, k.seen(s).First, k.provenBelow(s), s.Keep)
+	if err != nil {
+		return err
+	}
+	if err := k.remove(ctx, s, below); err != nil || s.KeepAll == forEver {
+		return err
+	}
+	from := k.unsentFrom(s)
+	below, err = k.agedBelow(ctx, s, from, min(k.seen(s).Last, k.counters.position(s.name))+1, s.KeepAll)
+	if err != nil || below <= from {
+		return err
+	}
+	return k.giveUp(ctx, s, from, below-1, GapExpired)
+}
+
+// agedBelow returns the position up to which every record from first to before end is older than so long: zero if there is none, or if nobody can
 // say because the clock is not trusted.
 //
-// Records lie in the order of their capture, so everything before an old record is older. Only records whose own time can be trusted say how old
+// Records lie in the order of their capture, so everything before an old record is older. Only records whose own age is known say how old
 // they are; one that was captured before the clock was set is as old as the next that was captured after. The search takes samples, so
 // it may find less than there is; the next round goes on from there.
-func (k *keeper) agedBelow(ctx context.Context, s *keptStream) (Position, error) {
-	v, end := k.seen(s), k.provenBelow(s)
-	if end <= v.First {
+func (k *keeper) agedBelow(ctx context.Context, s *keptStream, first, end Position, limit time.Duration) (Position, error) {
+	if end <= first {
 		return 0, nil
 	}
-	if s.KeepForwarded == 0 {
+	if limit == 0 {
 		return end, nil
 	}
-	if k.clock() != ClockSynced {
-		return 0, nil
-	}
 	const samples = 64
-	step := max(1, (end-v.First)/samples)
+	step := max(1, (end-first)/samples)
 	var old Position // the newest record known to be old
 	young := end     // nothing from here on is
-	for at := v.First; at < young; {
-		r, age, err := k.ageOf(ctx, s, at)
+	for at := first; at < young; {
+		r, age, err := k.ageOf(ctx, s, at, limit)
 		if err != nil {
 			return 0, err
 		}
@@ -43,7 +57,7 @@ func (k *keeper) agedBelow(ctx context.Context, s *keptStream) (Position, error)
 	// Between the newest old sample and the first young one, halve.
 	for low, high := old+1, young; old > 0 && low < high; {
 		mid := low + (high-low)/2
-		r, age, err := k.ageOf(ctx, s, mid)
+		r, age, err := k.ageOf(ctx, s, mid, limit)
 		if err != nil {
 			return 0, err
 		}
@@ -63,13 +77,13 @@ func (k *keeper) agedBelow(ctx context.Context, s *keptStream) (Position, error)
 type age uint8
 
 const (
-	ageUnknown age = iota // captured with an untrusted clock
+	ageUnknown age = iota // captured with an untrusted clock, in another boot of the machine
 	ageYoung
 	ageOld
 )
 
-// ageOf tells whether the first record at or above a position is older than keep_forwarded.
-func (k *keeper) ageOf(ctx context.Context, s *keptStream, at Position) (heldRecord, age, error) {
+// ageOf tells whether the first record at or above a position is older than so long.
+func (k *keeper) ageOf(ctx context.Context, s *keptStream, at Position, limit time.Duration) (heldRecord, age, error) {
 	r, err := s.held.next(ctx, at)
 	if errors.Is(err, errNoRecord) {
 		return heldRecord{Position: at}, ageYoung, nil
@@ -77,10 +91,11 @@ func (k *keeper) ageOf(ctx context.Context, s *keptStream, at Position) (heldRec
 	if err != nil {
 		return heldRecord{}, ageUnknown, err
 	}
+	old, known := k.age(r)
 	switch {
-	case r.Stamp.Clock != ClockSynced:
+	case !known:
 		return r, ageUnknown, nil
-	case k.now().Sub(r.Stamp.Wall) > s.KeepForwarded:
+	case old > limit:
 		return r, ageOld, nil
 	}
 	return r, ageYoung, nil

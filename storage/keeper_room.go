@@ -104,7 +104,7 @@ func (k *keeper) makeRoomInBudget(ctx context.Context, s *keptStream, n need) er
 		}
 		payer := k.payer(s)
 		if payer == nil {
-			return fmt.Errorf("the budget of all streams is used up by records that the hub has not confirmed, and their policy is to refuse: %w", ErrFull)
+			return fmt.Errorf("the budget of all streams is used up by records that the hub has not confirmed, whose policy is to refuse or whose priority is higher: %w", ErrFull)
 		}
 		if err := k.dropOldest(ctx, payer, usage{bytes: short + k.budget/headroomShare}); err != nil {
 			return err
@@ -113,10 +113,10 @@ func (k *keeper) makeRoomInBudget(ctx context.Context, s *keptStream, n need) er
 	return nil
 }
 
-// payer returns the largest stream that gives up its oldest records; nil if there is none.
+// payer returns the stream that gives up its oldest records for another; nil if there is none.
 func (k *keeper) payer(incoming *keptStream) *keptStream {
 	for _, s := range k.bySize() {
-		if !s.Refuse && (s == incoming || k.droppable(s)) {
+		if !s.Refuse && s.Priority <= incoming.Priority && (s == incoming || k.droppable(s)) {
 			return s
 		}
 	}
@@ -284,7 +284,12 @@ func (k *keeper) dropOldest(ctx context.Context, s *keptStream, want usage) erro
 	if last < from {
 		return fmt.Errorf("stream %s has nothing left to give up: %w", s.name, ErrFull)
 	}
-	gaps, err := k.gapsOf(ctx, s, from, last)
+	return k.giveUp(ctx, s, from, last, GapDropOldest)
+}
+
+// giveUp gives up a range of unsent records: first a gap record on flash, then the removal.
+func (k *keeper) giveUp(ctx context.Context, s *keptStream, from, last Position, reason GapReason) error {
+	gaps, err := k.gapsOf(ctx, s, from, last, reason)
 	if err != nil {
 		return err
 	}
@@ -296,7 +301,7 @@ func (k *keeper) dropOldest(ctx context.Context, s *keptStream, want usage) erro
 	if n := len(gaps); n > 0 {
 		s.gaveUp += gaps[n-1].Count - gaps[n-1].Merged
 		if now := k.now(); s.warned.IsZero() || now.Sub(s.warned) >= warnInterval {
-			k.log.Warn("gave up the oldest records", "stream", s.name, "last", last, "count", s.gaveUp)
+			k.log.Warn("gave up the oldest records", "stream", s.name, "last", last, "count", s.gaveUp, "reason", reason)
 			s.gaveUp, s.warned = 0, now
 		}
 	}
@@ -304,10 +309,11 @@ func (k *keeper) dropOldest(ctx context.Context, s *keptStream, want usage) erro
 }
 
 // gapsOf returns the gap records that have to be on flash before a range is removed: one for its captured records, and for the older gap
-// records in it that tell of records dropped too, and a copy of each gap record with another reason.
-func (k *keeper) gapsOf(ctx context.Context, s *keptStream, from, last Position) ([]GapRecord, error) {
+// records in it with the same reason too, one for those with the keeper's other reason, and a copy of each of the rest.
+func (k *keeper) gapsOf(ctx context.Context, s *keptStream, from, last Position, reason GapReason) ([]GapRecord, error) {
 	var gaps []GapRecord
-	drop := GapRecord{Stream: s.name, Last: last, Reason: GapDropOldest}
+	drop := GapRecord{Stream: s.name, Last: last, Reason: reason}
+	var other GapRecord
 	for _, run := range k.counters.runs(s.name, from, last) {
 		if !run.own {
 			if drop.First == 0 {
@@ -332,8 +338,15 @@ func (k *keeper) gapsOf(ctx context.Context, s *keptStream, from, last Position)
 				continue // it never counted for anything
 			}
 			old.Merged = old.Count
-			if old.Reason != GapDropOldest {
-				gaps = append(gaps, old)
+			if old.Reason != reason {
+				switch {
+				case !old.Reason.givesUp():
+					gaps = append(gaps, old)
+				case other.First == 0:
+					other = old
+				default:
+					other = other.merge(old)
+				}
 				continue
 			}
 			if drop.First == 0 {
@@ -341,6 +354,9 @@ func (k *keeper) gapsOf(ctx context.Context, s *keptStream, from, last Position)
 			}
 			drop = drop.merge(old)
 		}
+	}
+	if other.First != 0 {
+		gaps = append(gaps, other)
 	}
 	if drop.First != 0 {
 		gaps = append(gaps, drop) // last: from when it is on flash the range counts as given up
@@ -358,8 +374,12 @@ func (k *keeper) addTimes(ctx context.Context, s *keptStream, g *GapRecord, run 
 		if err != nil {
 			return err
 		}
-		if r.Position == at && !r.Stamp.Wall.IsZero() {
-			g.From, g.To = earlier(g.From, r.Stamp.Wall), later(g.To, r.Stamp.Wall)
+		when := r.Stamp.Wall
+		if t, known := k.timeOf(r); known {
+			when = t
+		}
+		if r.Position == at && !when.IsZero() {
+			g.From, g.To = earlier(g.From, when), later(g.To, when)
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestKeeperDropsOldestAfterAGapRecord(t *testing.T) {
 }
 
 func TestKeeperTakesForwardedFirst(t *testing.T) {
-	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 100, KeepForwarded: 24 * time.Hour}})
+	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 100, Keep: 24 * time.Hour}})
 	r.mustPut("S", "a", 80, 20)
 	r.proven["S"] = 1060
 	r.mustPut("S", "a", 60, 20) // the 60 that are proven make room, young as they are
@@ -83,7 +83,7 @@ func TestKeeperAge(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			r := newKeeperRig(t, map[string]limits{"S": {KeepForwarded: c.keep}})
+			r := newKeeperRig(t, map[string]limits{"S": {Keep: c.keep}})
 			for range 400 {
 				r.mustPut("S", "a", 1, 20)
 				r.now = r.now.Add(time.Minute)
@@ -106,7 +106,7 @@ func TestKeeperAge(t *testing.T) {
 
 // TestKeeperAgeOfUntrustedRecords lets records captured before the clock was set be as old as the next that was captured after.
 func TestKeeperAgeOfUntrustedRecords(t *testing.T) {
-	r := newKeeperRig(t, map[string]limits{"S": {KeepForwarded: time.Hour}})
+	r := newKeeperRig(t, map[string]limits{"S": {Keep: time.Hour}})
 	right := r.now
 	r.now, r.clock = time.Unix(1000, 0), ClockUnsynced // would be very old if it were believed
 	r.mustPut("S", "a", 100, 20)
@@ -223,7 +223,7 @@ func TestAdmitUnknownStream(t *testing.T) {
 
 // TestKeeperRunsAhead lets the keeper work on its own: forwarded records go before the stream is full, unsent ones do not.
 func TestKeeperRunsAhead(t *testing.T) {
-	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 640, KeepForwarded: time.Hour}})
+	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 640, Keep: time.Hour}})
 	plain := r.k.streams[0].held.(*watchedStream).heldStream
 	r.k.streams[0].held = plain // the account is not for two goroutines
 	proven := Position(1200)

@@ -59,7 +59,10 @@ func (r *keeperRig) start() {
 		r.t.Fatal(err)
 	}
 	r.c, r.k = c, newKeeper(c, slog.New(slog.DiscardHandler))
-	r.k.clock = func() ClockState { return r.clock }
+	r.k.age = func(h heldRecord) (time.Duration, bool) {
+		age := r.now.Sub(h.Stamp.Wall)
+		return age, age >= 0 && r.clock == ClockSynced && h.Stamp.Clock == ClockSynced
+	}
 	r.k.now = func() time.Time { return r.now }
 	r.k.free = func() (int64, uint64, error) { return r.free, math.MaxUint64, nil }
 	r.k.forwarded = func(s string) (Position, bool) { return r.proven[s], r.proven[s] > 0 }
@@ -74,6 +77,9 @@ func (r *keeperRig) start() {
 		h, err := holdStream(testContext(r.t), r.srv.js, name)
 		if err != nil {
 			r.t.Fatal(err)
+		}
+		if l.KeepAll == 0 {
+			l.KeepAll = forEver
 		}
 		r.k.keep(name, l, &watchedStream{heldStream: h, rig: r})
 		rec, err := r.c.recover(testContext(r.t), name, h)
@@ -248,7 +254,7 @@ func (w *watchedStream) purge(ctx context.Context, below Position) error {
 			dropped++
 			told := false
 			for _, g := range gaps {
-				told = told || (g.Reason == GapDropOldest && g.First <= h.Position && h.Position <= g.Last)
+				told = told || (g.Reason.givesUp() && g.First <= h.Position && h.Position <= g.Last)
 			}
 			if !told {
 				t.Errorf("%s: record %d is removed and no gap record tells of it", w.name, h.Position)

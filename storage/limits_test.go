@@ -29,13 +29,13 @@ func TestLimitsTogether(t *testing.T) {
 		{name: "max_msgs reached before max_bytes", s: limits{MaxBytes: 1024 * kib, MaxMsgs: 40}, free: unlimited, putS: 100, dropS: true},
 		{name: "budget before max_bytes, the largest pays", s: limits{MaxBytes: 1024 * kib}, b: limits{MaxBytes: 1024 * kib}, budget: 256 * kib, free: unlimited, putB: 150, putS: 80, dropB: true},
 		{name: "budget, refusing stream takes from a dropping one", s: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 90, putS: 40, dropB: true},
-		{name: "budget, forwarded of the other goes first", s: limits{Refuse: true}, b: limits{KeepForwarded: time.Hour}, budget: 128 * kib, free: unlimited, putB: 90, provenB: 1089, putS: 80},
+		{name: "budget, forwarded of the other goes first", s: limits{Refuse: true}, b: limits{Keep: time.Hour}, budget: 128 * kib, free: unlimited, putB: 90, provenB: 1089, putS: 80},
 		{name: "budget, all refuse", s: limits{Refuse: true}, b: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 60, putS: 80, refused: true},
 		{name: "budget used up by a refusing stream, own oldest go", b: limits{Refuse: true}, budget: 128 * kib, free: unlimited, putB: 60, putS: 100, dropS: true},
 		{name: "max_bytes of S is kept though the budget has room", s: limits{MaxBytes: 64 * kib}, budget: 1 << 30, free: unlimited, putB: 100, putS: 100, dropS: true},
 		{name: "disk short, gives up as much as it takes", free: tightDisk, putS: 100, dropS: true},
 		{name: "disk short, refuse", s: limits{Refuse: true}, free: tightDisk, putS: 100, refused: true},
-		{name: "disk short, forwarded goes but frees nothing", s: limits{KeepForwarded: time.Hour}, free: tightDisk, putS: 100, provenS: 1040, dropS: true},
+		{name: "disk short, forwarded goes but frees nothing", s: limits{Keep: time.Hour}, free: tightDisk, putS: 100, provenS: 1040, dropS: true},
 		{name: "disk full, drop policy does not help", free: fullDisk, putS: 100, refused: true},
 	}
 	for _, c := range cases {

@@ -15,6 +15,7 @@ const (
 	defaultMaxDelay    = 5 * time.Millisecond
 	defaultStreamBytes = 1 << 30
 	defaultMsgSize     = 64 << 10
+	defaultPriority    = 5
 	defaultForwarded   = 7 * 24 * time.Hour
 )
 
@@ -23,7 +24,8 @@ const (
 	maxGroupRecords = 4096       // the server queues 10,000 publishes per stream before it drops them
 	maxGroupDelay   = time.Hour  // a device waits that long for its acknowledgement
 	maxRecordSize   = 1008 << 10 // with its headers below 1 MiB, the max_payload that servers have unless told otherwise, the hub's too
-	maxTokenLength  = 64         // leaf, stream and source names are subject tokens and file names
+	maxPriority     = 9
+	maxTokenLength  = 64 // leaf, stream and source names are subject tokens and file names
 )
 
 // What a stream does when it has no room and nothing that the hub holds can go.
@@ -36,6 +38,7 @@ const (
 type Config struct {
 	Budget        int64  `yaml:"budget" unit:"bytes" doc:"what all streams together may take on disk"`
 	ReserveFree   int64  `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
+	Endurance     int64  `yaml:"endurance" unit:"bytes" doc:"what the card or disk can take in its life, by its data sheet (TBW), to tell how long it will last; 0: not known"`
 	AllowVolatile bool   `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
 	Commit        Commit `yaml:"commit" doc:"how records share one flush"`
 }
@@ -61,6 +64,9 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	if c.ReserveFree < 0 {
 		fault("reserve_free", "is negative", "say how much of the disk stays free, such as 256MiB")
 	}
+	if c.Endurance < 0 {
+		fault("endurance", "is negative", "give what the card or disk can take, such as 30TB, or leave it out")
+	}
 	if n := c.Commit.MaxRecords; n < 1 || n > maxGroupRecords {
 		fault("commit.max_records", fmt.Sprintf("is %d", n), fmt.Sprintf("choose 1 to %d", maxGroupRecords))
 	}
@@ -75,8 +81,11 @@ type StreamConfig struct {
 	MaxBytes      int64         `yaml:"max_bytes" unit:"bytes" doc:"what the stream may take on disk"`
 	MaxMsgs       int64         `yaml:"max_msgs" doc:"how many records it may hold; 0: as many as fit"`
 	MaxMsgSize    int64         `yaml:"max_msg_size" unit:"bytes" doc:"the largest record that is taken"`
+	MaxAge        time.Duration `yaml:"max_age" doc:"how long records are kept here at most once the hub has them; 0: for ever"`
+	ExpireUnsent  bool          `yaml:"expire_unsent" doc:"let max_age remove records, too, that the hub does not have yet; a gap record tells of them"`
 	KeepForwarded time.Duration `yaml:"keep_forwarded" doc:"how long records stay readable here after the hub has them, if there is room"`
 	WhenFull      string        `yaml:"when_full" enum:"drop-oldest,refuse" doc:"what gives way when only unsent records are left"`
+	Priority      int           `yaml:"priority" doc:"when the budget or the disk is short, streams give way in this order, the lowest first: 0 to 9"`
 }
 
 // SetDefaults fills in what an entry that says nothing means.
@@ -85,6 +94,7 @@ func (c *StreamConfig) SetDefaults() {
 	c.MaxMsgSize = defaultMsgSize
 	c.KeepForwarded = defaultForwarded
 	c.WhenFull = DropOldest
+	c.Priority = defaultPriority
 }
 
 // Validate reports impossible values. Key is relative to the entry.
@@ -106,6 +116,15 @@ func (c StreamConfig) Validate(fault func(key, problem, remedy string)) {
 	if c.KeepForwarded < 0 {
 		fault("keep_forwarded", "is negative", "use 0s to remove records as soon as room is wanted")
 	}
+	if c.MaxAge < 0 {
+		fault("max_age", "is negative", "leave it out to keep records for keep_forwarded")
+	}
+	if c.ExpireUnsent && c.MaxAge == 0 {
+		fault("expire_unsent", "needs an age", "set max_age, such as 30d, or leave expire_unsent out")
+	}
+	if c.Priority < 0 || c.Priority > maxPriority {
+		fault("priority", fmt.Sprintf("is %d", c.Priority), fmt.Sprintf("choose 0 to %d; what matters most has the highest", maxPriority))
+	}
 	if c.WhenFull != DropOldest && c.WhenFull != Refuse {
 		fault("when_full", fmt.Sprintf("is %q", c.WhenFull), "choose drop-oldest or refuse")
 	}
@@ -116,12 +135,13 @@ const minStreamBytes = 1 << 20
 
 // Options are what Open needs.
 type Options struct {
-	Leaf    string            // name of this gateway, a subject token
-	Dir     string            // the data directory; the server's JetStream lives in its folder jetstream
-	Config                    // a zero Budget means the defaults of it and of ReserveFree, a zero Commit those of Commit
-	Streams []StreamConfig    // captured streams; zero MaxBytes, MaxMsgSize and WhenFull mean the defaults
-	Sources map[string]string // source name to the stream it goes into
-	Log     *slog.Logger      // nil discards
+	Leaf    string                   // name of this gateway, a subject token
+	Dir     string                   // the data directory; the server's JetStream lives in its folder jetstream
+	Config                           // a zero Budget means the defaults of it and of ReserveFree, a zero Commit those of Commit
+	Streams []StreamConfig           // captured streams; zero MaxBytes, MaxMsgSize and WhenFull mean the defaults
+	Sources map[string]string        // source name to the stream it goes into
+	TTL     map[string]time.Duration // source name to how long its records are worth sending; none: for ever. All sources of a stream have the same
+	Log     *slog.Logger             // nil discards
 }
 
 // withDefaults returns o with zero values replaced, or an error that names the first impossible value. The configuration was checked with

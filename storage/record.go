@@ -20,7 +20,14 @@ const (
 	EpochSource = "_epoch"
 	// GapSource is the source token of gap records.
 	GapSource = "_gap"
+	// ClockSource is the source token of clock records.
+	ClockSource = "_clock"
 )
+
+// Own reports whether a source token is one of the store's own records rather than that of a captured one.
+func Own(source string) bool {
+	return source == EpochSource || source == GapSource || source == ClockSource
+}
 
 // DataSubject returns the subject of records of one source, or of a whole stream with source ">".
 func DataSubject(leaf, stream, source string) string {

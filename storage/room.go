@@ -50,8 +50,33 @@ func (s *Store) openCounters() error {
 		s.log.Warn("damaged file: its copy is used", "files", damaged)
 	}
 	s.counters = c
+	return s.openClock()
+}
+
+// openClock opens what the file of the counters and the ledger know of former starts: the newest time, when they were, and what the device wrote.
+func (s *Store) openClock() error {
+	boot, err := kernelBootID()
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	newest, wear := s.counters.kept()
+	s.clock.raise(newest)
+	s.ledger = openLedger(s.home, boot, s.log)
+	if err := s.ledger.begin(s.ID(), s.Epoch()); err != nil {
+		s.log.Warn("what is captured before the clock is set will have no known time if the power fails", "err", err)
+	}
+	s.wear = &wearMeter{
+		endurance: s.options.Endurance, boot: boot, sinceBoot: sinceBoot, state: wear,
+		read:    func() (string, int64, error) { return deviceWrites("/sys", "/proc", s.options.Dir) },
+		records: s.counters.stored,
+	}
+	s.checkRoom()
+	s.counters.extra = func() (time.Time, wearState) { return s.clock.moment().wall(), s.wear.kept() }
 	return nil
 }
+
+// Wear says what is written to the device under the data directory, and how long it will last.
+func (s *Store) Wear() Wear { return s.wear.report() }
 
 // recount brings the counters of a stream up to what it holds. What is found missing is noted in s.lost, for storeLost.
 func (s *Store) recount(ctx context.Context, st *stream) error {
@@ -60,6 +85,7 @@ func (s *Store) recount(ctx context.Context, st *stream) error {
 		return err
 	}
 	r, err := s.counters.recover(ctx, st.name(), h)
+	s.clock.raise(r.Newest)
 	s.lost = append(s.lost, r.Lost...)
 	if err != nil {
 		return fmt.Errorf("recount: %w", err)
@@ -85,7 +111,8 @@ func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
 	k := newKeeper(s.counters, s.log)
 	k.forwarded = s.forwarded
 	k.appendGap = s.Gap
-	k.clock = s.clock.state
+	k.age = func(r heldRecord) (time.Duration, bool) { return s.ledger.ageOf(r, s.clock.moment()) }
+	k.timeOf = s.ledger.timeOf
 	k.now = s.now
 	k.free = func() (int64, uint64, error) { return freeOn(s.jetstream()) }
 	k.budget, k.reserve = s.options.Budget, s.options.ReserveFree
@@ -94,10 +121,37 @@ func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := st.config
-		k.keep(st.name(), limits{MaxBytes: c.MaxBytes, MaxMsgs: c.MaxMsgs, KeepForwarded: c.KeepForwarded, Refuse: c.WhenFull == Refuse}, h)
+		k.keep(st.name(), st.limits(s.options.TTL), h)
 	}
-	return k, k.refresh(ctx)
+	if err := k.refresh(ctx); err != nil {
+		return nil, err
+	}
+	next, first := map[string]Position{}, map[string]Position{}
+	for _, ks := range k.streams {
+		next[ks.name], first[ks.name] = s.counters.position(ks.name)+1, ks.view.First
+	}
+	if err := s.ledger.reach(next, first); err != nil {
+		s.log.Warn("cannot note where this boot begins", "err", err)
+	}
+	return k, nil
+}
+
+// limits returns what the keeper holds a stream to. ttl is by source; all sources of a stream have the same.
+func (st *stream) limits(ttl map[string]time.Duration) limits {
+	c := st.config
+	l := limits{MaxBytes: c.MaxBytes, MaxMsgs: c.MaxMsgs, Keep: c.KeepForwarded, KeepAll: forEver, Priority: c.Priority, Refuse: c.WhenFull == Refuse}
+	if c.MaxAge > 0 {
+		l.Keep = min(l.Keep, c.MaxAge)
+		if c.ExpireUnsent {
+			l.KeepAll = c.MaxAge
+		}
+	}
+	for name, src := range st.store.sources {
+		if d := ttl[name]; src.stream == st && d > 0 {
+			l.Keep, l.KeepAll = min(l.Keep, d), min(l.KeepAll, d)
+		}
+	}
+	return l
 }
 
 // forwarded asks how far the hub is proven to hold a stream.
@@ -122,11 +176,11 @@ func (s *Store) startKeeper() {
 		tick := time.NewTicker(rejectInterval)
 		defer tick.Stop()
 		for {
+			s.tell(ctx)
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				s.writeCounters()
 			}
 		}
 	}()
@@ -135,6 +189,45 @@ func (s *Store) startKeeper() {
 		<-done
 		<-ticked
 	}
+}
+
+// tell looks after what changes by itself while nothing is captured: the counters of rejects, the wear of the device, the clock.
+func (s *Store) tell(ctx context.Context) {
+	if s.wear.due() {
+		if err := s.wear.sample(); err != nil {
+			s.log.Debug("no wear", "err", err)
+		}
+		s.counters.touch()
+	}
+	s.writeCounters()
+	if err := s.tellClock(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn("no clock record", "err", err)
+	}
+}
+
+// tellClock puts it on flash when this boot of the machine was, in the streams and then in the ledger, as soon as the clock can be trusted, and again when
+// it turns out that it was off. A crash between the two makes it tell once more.
+func (s *Store) tellClock(ctx context.Context) error {
+	now := s.clock.moment()
+	if now.state != ClockSynced {
+		return nil
+	}
+	before := s.ledger.zero()
+	zero := now.zero()
+	if !before.IsZero() && zero.Sub(before).Abs() < stepTolerance {
+		return nil
+	}
+	body, err := clockRecord{Epoch: s.Epoch(), Boot: s.ledger.boot, Zero: zero.UTC()}.encode()
+	if err != nil {
+		return err
+	}
+	for _, st := range s.streams {
+		if err := s.write(ctx, st.clock, body); err != nil {
+			return fmt.Errorf("stream %s: %w", st.name(), err)
+		}
+	}
+	s.log.Info("the clock is set", "boot", zero, "before", before)
+	return s.ledger.settle(zero)
 }
 
 // writeCounters writes the counters if it is time, without a flush.
@@ -215,6 +308,7 @@ type StreamState struct {
 	StreamCounters          // of captured records
 	Full           bool     // it refuses records for want of room
 	Err            error    // why records are refused at the moment, nil if they are taken
+	Unbalanced     bool     // the account was found wrong: see the log
 }
 
 // Streams returns the state of all streams, in the order of the configuration. It asks the server, but not for long: what the server does not
@@ -239,6 +333,7 @@ func (s *Store) Streams() []StreamState {
 			if full := s.keeper.full(st.name()); full != nil {
 				state.Err = full
 			}
+			state.Unbalanced = s.keeper.unbalanced(st.name())
 			if h, err := holdStream(ctx, s.server.JetStream, st.name()); err == nil {
 				if v, err := h.view(ctx); err == nil {
 					state.First, state.Last, state.Messages, state.Bytes = v.First, v.Last, v.Messages, v.Bytes

@@ -48,6 +48,9 @@ type Store struct {
 	reserve   *reserve
 	committer *committer
 	counters  *counters
+	ledger    *ledger
+	wear      *wearMeter
+	diskShort error     // immutable once open
 	keeper    *keeper   // set by Attach
 	wire      *wire     // set by Attach; used under committer.gate
 	server    Server    // set by Attach

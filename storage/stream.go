@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// source is one configured input, or a writer of our own records (epoch, gap).
+// source is one configured input, or a writer of our own records (epoch, gap, clock).
 type source struct {
 	name    string
 	stream  *stream
@@ -75,6 +75,7 @@ type stream struct {
 	config StreamConfig
 	epoch  *source // writer of epoch records
 	gap    *source // writer of gap records
+	clock  *source // writer of clock records
 
 	// The publisher's, under committer.gate.
 	last  Position // newest sequence that the server has acknowledged
@@ -101,6 +102,7 @@ func newStream(s *Store, c StreamConfig) *stream {
 	st := &stream{store: s, config: c, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)
+	st.clock = newSource(ClockSource, st)
 	return st
 }
 

@@ -25,7 +25,7 @@ type heldRecord struct {
 }
 
 // own reports whether the record is one of ours, not a captured one.
-func (r heldRecord) own() bool { return r.ID.Source == EpochSource || r.ID.Source == GapSource }
+func (r heldRecord) own() bool { return Own(r.ID.Source) }
 
 // errNoRecord means that a stream holds nothing at or above the position asked for.
 var errNoRecord = errors.New("no record there")

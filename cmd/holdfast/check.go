@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 func checkCommand(_ context.Context, args []string, std stdio) error {
@@ -38,6 +39,11 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 	case len(faults) > 0:
 		_, err = fmt.Fprint(std.out, configs.Format(faults))
 	default:
+		if has, derr := storage.DiskRoom(cfg.Leaf.Data); derr == nil {
+			if short := cfg.Storage.Short(has, cfg.StorageStreams()...); short != nil {
+				fmt.Fprintf(std.err, "warning: %s: %v: lower storage.budget or max_bytes, or make room\n", cfg.Leaf.Data, short)
+			}
+		}
 		_, err = fmt.Fprintf(std.out, "%s: leaf %s, streams: %d, sources: %d, no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
 	}
 	if err == nil && len(faults) > 0 {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -40,12 +41,11 @@ func loadConfig(path string, w io.Writer) (configs.Config, error) {
 }
 
 func storageOptions(cfg configs.Config, log *slog.Logger) storage.Options {
-	o := storage.Options{Leaf: cfg.Leaf.Name, Dir: cfg.Leaf.Data, Config: cfg.Storage, Sources: map[string]string{}, Log: log}
-	for _, s := range cfg.Streams {
-		o.Streams = append(o.Streams, s.StreamConfig)
-	}
+	o := storage.Options{Leaf: cfg.Leaf.Name, Dir: cfg.Leaf.Data, Config: cfg.Storage, Sources: map[string]string{}, TTL: map[string]time.Duration{}, Log: log}
+	o.Streams = cfg.StorageStreams()
 	for _, s := range cfg.Sources {
 		o.Sources[s.Name] = s.Into
+		o.TTL[s.Name] = s.TTL
 	}
 	return o
 }

@@ -34,7 +34,10 @@ func (r *reporter) report() status.Report {
 			State: link.State.String(), Cause: link.Cause, Remedy: link.Remedy, Remote: link.Remote,
 			Since: link.Since, RTT: link.RTT.Seconds(),
 		},
-		Streams: r.streams(), Sources: r.sources(),
+		Wear: wear(r.store.Wear()), Streams: r.streams(), Sources: r.sources(),
+	}
+	if short := r.store.DiskShort(); short != nil {
+		rep.Disk = short.Error()
 	}
 	rep.Verdict = status.Fold(rep)
 	return rep
@@ -50,7 +53,7 @@ func (r *reporter) streams() []status.Stream {
 	for i, s := range states {
 		p := progress[s.Name]
 		st := status.Stream{
-			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full,
+			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full, Wrong: s.Unbalanced,
 			Stored: s.Stored, Forwarded: s.Forwarded, Waiting: s.Waiting, Dropped: dropped(s.Dropped),
 			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes,
 			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Since: p.Since, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
@@ -90,6 +93,13 @@ func (r *reporter) sources() []status.Source {
 		})
 	}
 	return out
+}
+
+func wear(w storage.Wear) status.Wear {
+	return status.Wear{
+		Device: w.Device, Observed: w.Observed.Seconds(), Written: w.Written, PerDay: w.PerDay, PerRecord: w.PerRecord,
+		Endurance: w.Endurance, Life: w.Life.Seconds(),
+	}
 }
 
 func dropped(by map[storage.GapReason]uint64) map[string]uint64 {

@@ -52,7 +52,7 @@ func Fetch(ctx context.Context, js jetstream.JetStream, stream, subject string) 
 		if err != nil {
 			return nil, fmt.Errorf("hub stream %s: %w", stream, err)
 		}
-		if id.Source != storage.EpochSource && id.Source != storage.GapSource {
+		if !storage.Own(id.Source) {
 			out = append(out, Received{id, string(m.Data())})
 		}
 	}

@@ -16,6 +16,7 @@ func Fold(r Report) Verdict {
 	if r.Clock == "unsynced" {
 		v.add(Note, "clock", "not set by a time source yet: records say so in their time header, and nothing expires by it", "")
 	}
+	foldDisk(r, &v)
 	sort.SliceStable(v.Findings, func(i, j int) bool {
 		return rank(v.Findings[i].Severity) < rank(v.Findings[j].Severity)
 	})
@@ -54,6 +55,9 @@ func foldStreams(r Report, v *Verdict) {
 			v.Safe = false
 			v.add(Problem, where, "cannot be written: "+s.Error, "check the disk; capture goes on by itself when writing works again")
 		}
+		if s.Wrong {
+			v.add(Problem, where, "its account does not balance: stored is not forwarded, waiting and dropped together", "keep the log, which has the figures, and report it; capture and forwarding go on")
+		}
 		foldDropped(where, s.Dropped, v)
 		if s.Mode == "none" {
 			continue
@@ -84,16 +88,24 @@ func fullRemedy(mode string) string {
 // limitReason is the one for which records are dropped as configured. All others are losses that nobody chose.
 const limitReason = "drop-oldest"
 
+// expiredReason is the one for which records are dropped because they are too old, as configured.
+const expiredReason = "expired"
+
 func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 	if n := dropped[limitReason]; n > 0 {
 		v.add(Warning, where, records(n)+" dropped for want of room before the hub had them; a gap record marks each range",
 			"raise max_bytes or the budget if this is not what you want")
 		v.Lost += n
 	}
+	if n := dropped[expiredReason]; n > 0 {
+		v.add(Warning, where, records(n)+" became too old before the hub had them; a gap record marks each range",
+			"raise max_age or ttl if this is not what you want")
+		v.Lost += n
+	}
 	var lost uint64
 	others := map[string]uint64{}
 	for reason, n := range dropped {
-		if reason != limitReason && n > 0 {
+		if reason != limitReason && reason != expiredReason && n > 0 {
 			lost += n
 			others[reason] = n
 		}
@@ -103,6 +115,30 @@ func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 			"find out why: the log names the files; check the medium, and replace it if this goes on")
 		v.Lost += lost
 	}
+}
+
+// wornOut is how long a card must last at least before a person has to know.
+const wornOut = 180 * 24 * time.Hour
+
+func foldDisk(r Report, v *Verdict) {
+	if r.Disk != "" {
+		v.add(Warning, "disk", "is too small: "+r.Disk, "lower the budget or max_bytes, or use a larger disk")
+	}
+	w := r.Wear
+	if w.Endurance <= 0 || w.PerDay <= 0 {
+		return
+	}
+	if life := time.Duration(w.Life * float64(time.Second)); life < wornOut {
+		v.add(Warning, "disk", fmt.Sprintf("%s will be worn out in %s at the present rate, %s a day", w.name(), span(life), size(uint64(w.PerDay))),
+			"plan its replacement; see what else writes to it; raise commit.max_delay")
+	}
+}
+
+func (w Wear) name() string {
+	if w.Device == "" {
+		return "the disk"
+	}
+	return w.Device
 }
 
 func foldSources(r Report, v *Verdict) {

@@ -11,11 +11,24 @@ type Report struct {
 	Epoch   uint64    `json:"epoch"`
 	Started time.Time `json:"started"`
 	Now     time.Time `json:"now"`
-	Clock   string    `json:"clock"` // synced, unsynced, unknown
+	Clock   string    `json:"clock"`          // synced, unsynced, unknown
+	Disk    string    `json:"disk,omitempty"` // what is wrong with its size
+	Wear    Wear      `json:"wear"`
 	Link    Link      `json:"link"`
 	Streams []Stream  `json:"streams"`
 	Sources []Source  `json:"sources"`
 	Verdict Verdict   `json:"verdict"`
+}
+
+// Wear is what is written to the device under the data directory, in the time that the machine ran since the store was made.
+type Wear struct {
+	Device    string  `json:"device,omitempty"` // absent if it shows no counters: then only what the gateway wrote is counted
+	Observed  float64 `json:"observed_seconds"`
+	Written   int64   `json:"written_bytes"`
+	PerDay    int64   `json:"bytes_per_day,omitempty"`
+	PerRecord int64   `json:"bytes_per_record,omitempty"`
+	Endurance int64   `json:"endurance_bytes,omitempty"`
+	Life      float64 `json:"life_seconds,omitempty"` // that the endurance lasts from now at the present rate
 }
 
 // Link is the state of the way to the hub.
@@ -38,6 +51,7 @@ type Stream struct {
 	Since     time.Time         `json:"since,omitzero"`  // when State was entered
 	Error     string            `json:"error,omitempty"` // of the store: writes fail
 	Full      bool              `json:"full,omitempty"`
+	Wrong     bool              `json:"account_wrong,omitempty"` // stored is not forwarded + waiting + dropped
 	Stored    uint64            `json:"stored"`
 	Forwarded uint64            `json:"forwarded"`
 	Waiting   uint64            `json:"waiting"`

@@ -25,7 +25,8 @@ func Text(w io.Writer, r Report) error {
 	if r.Link.RTT > 0 {
 		fmt.Fprintf(&b, ", round trip %.0f ms", r.Link.RTT*1000)
 	}
-	fmt.Fprintf(&b, ", clock %s, up for %s (epoch %d)\n\n", r.Clock, span(r.Now.Sub(r.Started)), r.Epoch)
+	fmt.Fprintf(&b, ", clock %s, up for %s (epoch %d)\n", r.Clock, span(r.Now.Sub(r.Started)), r.Epoch)
+	b.WriteString(wearLine(r.Wear))
 	tw := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "STREAM\tSTATE\tSTORED\tAT HUB\tWAITING\tOLDEST\tRATE\tTHERE IN\tUSED")
 	for _, s := range r.Streams {
@@ -59,6 +60,21 @@ func Text(w io.Writer, r Report) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// wearLine says what is written to the card and how long it will last, as far as that is known.
+func wearLine(w Wear) string {
+	if w.PerDay == 0 {
+		return "\n"
+	}
+	s := fmt.Sprintf("%s takes %s a day", w.name(), size(uint64(w.PerDay)))
+	if w.PerRecord > 0 {
+		s += fmt.Sprintf(", %s a record", size(uint64(w.PerRecord)))
+	}
+	if w.Endurance > 0 {
+		s += fmt.Sprintf("; %s of endurance last for %s", size(uint64(w.Endurance)), span(time.Duration(w.Life*float64(time.Second))))
+	}
+	return s + "\n\n"
 }
 
 // Line is r in one line, for `systemctl status`.
