@@ -14,7 +14,7 @@ CUTS         ?= 200
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross demo bench soak fuzz powercut clean
+.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench soak fuzz powercut clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ vuln: ## known vulnerabilities in what we call
 
 cross: ## release binaries for arm64, arm (v7) and amd64, with their sizes
 	@GO='$(GO)' LDFLAGS='$(LDFLAGS)' MAX_ARM64='$(MAX_ARM64)' scripts/cross
+
+deb: cross ## Debian packages for amd64, arm64 and armhf in dist/
+	scripts/deb
 
 demo: build ## the whole thing on this machine: hub, leaf, devices, a link that is cut
 	$(BIN) demo

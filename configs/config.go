@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/forward"
@@ -130,7 +131,11 @@ func (c *Config) StorageStreams() []storage.StreamConfig {
 	return all
 }
 
-// resolve makes relative file names absolute.
+// credential begins a file name that means a credential which systemd hands to the service, see systemd.exec(5), LoadCredential=.
+const credential = "credential:"
+
+// resolve makes file names absolute: a relative one lies in folder, credential:NAME in the service's credentials directory. A command that
+// the service manager did not start looks where the running service has its credentials.
 func (c *Config) resolve(folder string) {
 	files := []*string{&c.Leaf.Data, &c.Hub.Credentials, &c.Hub.NKey, &c.Hub.TLS.CA, &c.Hub.TLS.Cert, &c.Hub.TLS.Key}
 	apps := &c.Apps
@@ -140,8 +145,14 @@ func (c *Config) resolve(folder string) {
 			files = append(files, &s.MQTT.PasswordFile, &s.MQTT.TLS.CA, &s.MQTT.TLS.Cert, &s.MQTT.TLS.Key)
 		}
 	}
+	credentials := os.Getenv("CREDENTIALS_DIRECTORY")
+	if credentials == "" {
+		credentials = "/run/credentials/holdfast.service"
+	}
 	for _, file := range files {
-		if *file != "" && !filepath.IsAbs(*file) {
+		if name, ok := strings.CutPrefix(*file, credential); ok {
+			*file = filepath.Join(credentials, name)
+		} else if *file != "" && !filepath.IsAbs(*file) {
 			*file = filepath.Join(folder, *file)
 		}
 	}

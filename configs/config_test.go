@@ -206,3 +206,23 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestCredentialNames shows where a file that systemd hands over is looked for, in the service and in a command run by hand.
+func TestCredentialNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "holdfast.yaml")
+	text := "leaf: {name: a, data: /var/lib/holdfast}\nhub: {urls: [\"tls://h:7422\"], credentials: \"credential:hub.creds\", tls: {ca: ca.pem}}\n" +
+		"streams: [{name: S}]\nsources: []\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{"/run/cred/x": "/run/cred/x/hub.creds", "": "/run/credentials/holdfast.service/hub.creds"} {
+		t.Setenv("CREDENTIALS_DIRECTORY", given)
+		cfg, faults, err := Load(file)
+		if err != nil || len(faults) > 0 {
+			t.Fatal(err, faults)
+		}
+		if cfg.Hub.Credentials != want || cfg.Hub.TLS.CA != filepath.Join(filepath.Dir(file), "ca.pem") {
+			t.Errorf("with %q: credentials %q, CA %q; want %q and a file beside the configuration", given, cfg.Hub.Credentials, cfg.Hub.TLS.CA, want)
+		}
+	}
+}

@@ -1,10 +1,13 @@
 package systemd
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -134,22 +137,53 @@ func TestUnitVerify(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(b), "/usr/bin/holdfast", self, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := analyze(t, "verify", file); strings.Contains(out, "holdfast.service") {
-		t.Errorf("systemd-analyze verify:\n%s", out)
+	for line := range strings.Lines(analyze(t, "verify", file)) {
+		newer := strings.Contains(line, "Unknown key 'RestartSteps'") || strings.Contains(line, "Unknown key 'RestartMaxDelaySec'") // systemd 254
+		if strings.Contains(line, "holdfast.service") && !newer {
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+}
+
+// TestUnitSecurity keeps the score of systemd-analyze, the lower the better, at 2.0 or below.
+func TestUnitSecurity(t *testing.T) {
+	out := analyze(t, "security", "--offline=true", "holdfast.service")
+	score := regexp.MustCompile(`exposure level for holdfast.service: ([0-9.]+)`).FindStringSubmatch(out)
+	if score == nil {
+		t.Fatalf("systemd-analyze security prints no score:\n%s", out)
+	}
+	if level, err := strconv.ParseFloat(score[1], 64); err != nil || level > 2.0 {
+		t.Errorf("exposure level %s, want at most 2.0:\n%s", score[1], out)
 	}
 }
 
 // TestUnitSystemCalls looks up whether the filter lets through what a commit and the clock need.
 func TestUnitSystemCalls(t *testing.T) {
-	groups := strings.Fields(strings.Join(unit(t)["Service.SystemCallFilter"], " "))
 	allowed := map[string]bool{}
+	for _, list := range unit(t)["Service.SystemCallFilter"] {
+		groups, deny := strings.CutPrefix(list, "~")
+		for _, call := range systemCalls(t, strings.Fields(groups)) {
+			allowed[call] = !deny
+		}
+	}
+	for _, call := range []string{"syncfs", "fsync", "fdatasync", "flock", "adjtimex", "clock_adjtime", "ioctl", "statfs", "epoll_pwait"} {
+		if !allowed[call] {
+			t.Errorf("SystemCallFilter does not allow %s", call)
+		}
+	}
+}
+
+// systemCalls resolves groups such as @system-service to the calls in them.
+func systemCalls(t *testing.T, groups []string) []string {
+	t.Helper()
+	seen := map[string]bool{}
 	for len(groups) > 0 {
 		group := groups[0]
 		groups = groups[1:]
-		if allowed[group] {
+		if seen[group] {
 			continue
 		}
-		allowed[group] = true
+		seen[group] = true
 		if strings.HasPrefix(group, "@") {
 			for _, line := range strings.Split(analyze(t, "syscall-filter", group), "\n") {
 				if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "#") {
@@ -158,9 +192,5 @@ func TestUnitSystemCalls(t *testing.T) {
 			}
 		}
 	}
-	for _, call := range []string{"syncfs", "fsync", "fdatasync", "flock", "adjtimex", "clock_adjtime", "ioctl", "statfs", "epoll_pwait"} {
-		if !allowed[call] {
-			t.Errorf("SystemCallFilter does not allow %s", call)
-		}
-	}
+	return slices.Collect(maps.Keys(seen))
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+
+	"github.com/holdfast-edge/holdfast/systemd"
 )
 
 // stdio is where a command writes: results to out, log and errors to err.
@@ -77,6 +79,13 @@ var errSaid = errors.New("the output tells the reason")
 
 // execute runs the command that args name and returns the exit code.
 func execute(ctx context.Context, args []string, std stdio) int {
+	if len(args) == 2 && args[0] == "help" && args[1] == "--man" {
+		if err := manPage(ctx, std.out); err != nil {
+			fmt.Fprintf(std.err, "holdfast help: %v\n", err)
+			return exitFailed
+		}
+		return exitDone
+	}
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		usage(std.out)
 		if len(args) == 0 {
@@ -117,7 +126,7 @@ func usage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-20s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
-	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists a command's flags.\nExit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 store.\n")
+	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists its flags; `holdfast help --man` is a manual page.\nExit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 store.\n")
 }
 
 // flags returns a flag set for one command, whose help goes to std.err and fits 80 columns.
@@ -183,7 +192,19 @@ func parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
 	return words, nil
 }
 
-// newLogger writes to w in the form that suits a person or journald.
+// daemonLogger logs to journald with fields when standard error is connected to it, else to w as newLogger does. Call done at the end.
+func daemonLogger(w io.Writer, debug bool) (log *slog.Logger, done func()) {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	if j, ok := systemd.OpenJournal(level); ok {
+		return slog.New(j), j.Close
+	}
+	return newLogger(w, debug), func() {}
+}
+
+// newLogger writes to w in the form that suits a person.
 func newLogger(w io.Writer, debug bool) *slog.Logger {
 	level := slog.LevelInfo
 	if debug {

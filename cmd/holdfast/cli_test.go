@@ -177,6 +177,11 @@ func TestCommandsOnARunningDaemon(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); code != exitDone || err != nil || string(r.Data) != sent[24] || r.ID == "" || r.Time == "" {
 		t.Errorf("tail -json = %d (%v): %s%s", code, err, out, errs)
 	}
+	for range 1010 { // more than a stream may have consumers at a time
+		if code, out, errs = cli("tail", "-config", config, "-last", "1", "-count", "1", "SENSORS"); code != exitDone {
+			t.Fatalf("tail = %d: %s%s", code, out, errs)
+		}
+	}
 	code, out, errs = cli("status", "-json", "-config", config)
 	var rep status.Report
 	if err := json.Unmarshal([]byte(out), &rep); code != exitDone || err != nil || rep.Leaf != "pump-07" || storedBy(rep, "gps") != 25 || !rep.Verdict.Safe {

@@ -65,7 +65,7 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, execu
 		}
 	})
 	mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, executor) })
-	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg) })
+	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg, log) })
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	return c, nil
 }
@@ -92,7 +92,7 @@ type tailRecord struct {
 }
 
 // serveTail streams the records of one stream as JSON lines: the newest `last` of them, then new ones until the caller goes.
-func serveTail(w http.ResponseWriter, r *http.Request, js jetstream.JetStream, cfg configs.Config) {
+func serveTail(w http.ResponseWriter, r *http.Request, js jetstream.JetStream, cfg configs.Config, log *slog.Logger) {
 	name := r.URL.Query().Get("stream")
 	var last uint64
 	if _, err := fmt.Sscan(r.URL.Query().Get("last"), &last); err != nil {
@@ -118,7 +118,15 @@ func serveTail(w http.ResponseWriter, r *http.Request, js jetstream.JetStream, c
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	defer messages.Stop()
+	// A consumer that nobody reads lives on for minutes, and a stream may have a thousand of them.
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
+		defer cancel()
+		messages.Stop()
+		if err := js.DeleteConsumer(ctx, name, consumer.CachedInfo().Name); err != nil {
+			log.Warn("a consumer is left behind until it expires", "stream", name, "err", err)
+		}
+	}()
 	defer context.AfterFunc(r.Context(), messages.Stop)()
 	out := json.NewEncoder(w)
 	w.WriteHeader(http.StatusOK)

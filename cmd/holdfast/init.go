@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 )
 
 func initCommand(_ context.Context, args []string, std stdio) error {
-	fs := flags("init", "", "Writes a first configuration: one stream, and a source for every serial port found, to be edited. An existing file is never overwritten.", std)
+	fs := flags("init", "", "Writes a first configuration: one stream, and a source for every serial port found, to be edited. An existing file is never overwritten, unless it is as the Debian package brought it.", std)
 	path := fs.String("config", defaultConfig, "file to write; - prints it")
 	name := fs.String("leaf", "", "name of this gateway, unique in the fleet; the host name when left out")
 	data := fs.String("data", "/var/lib/holdfast", "data directory")
@@ -42,7 +43,11 @@ func initCommand(_ context.Context, args []string, std stdio) error {
 		_, err := fmt.Fprint(std.out, text)
 		return err
 	}
-	f, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640) // the hub's address may hold a password
+	create := os.O_EXCL
+	if untouched(*path) {
+		create = os.O_TRUNC
+	}
+	f, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|create, 0o640) // the hub's address may hold a password
 	if errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("%s exists already and is left as it is; write elsewhere with -config", *path)
 	}
@@ -55,6 +60,19 @@ func initCommand(_ context.Context, args []string, std stdio) error {
 	}
 	_, err = fmt.Fprintf(std.out, "wrote %s; edit its sources, then `holdfast check -config %s`\n", *path, *path)
 	return err
+}
+
+// packaged is the configuration as the Debian package brings it, beside the copy in /etc that a person edits.
+const packaged = "/usr/share/holdfast/holdfast.yaml"
+
+// untouched tells whether the file at path is the one that the Debian package brought, so that nobody loses anything by its being replaced.
+func untouched(path string) bool {
+	brought, err := os.ReadFile(packaged)
+	if err != nil {
+		return false // not installed by the package
+	}
+	is, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(is, brought)
 }
 
 // leafName makes a legal leaf name of a host name.

@@ -34,13 +34,16 @@ func runCommand(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	return runDaemon(ctx, cfg, newLogger(std.err, *debug))
+	log, done := daemonLogger(std.err, *debug)
+	defer done()
+	return runDaemon(ctx, cfg, log)
 }
 
 // runDaemon runs a gateway until ctx ends. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
 func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err error) {
 	started := time.Now()
 	notify := systemd.New(log)
+	systemd.LimitMemory()
 	store, err := storage.Open(storageOptions(cfg, log))
 	if err != nil {
 		return exitError{exitStore, err}
