@@ -32,6 +32,7 @@ func (c check) apps() {
 	if c.cfg.Leaf.NATS != "" && c.cfg.Leaf.NATS == apps.Websocket {
 		c.fault("apps.websocket", "is leaf.nats, too", "choose another port")
 	}
+	c.assets()
 	for i, s := range apps.Captured {
 		known := false
 		for _, have := range c.cfg.Streams {
@@ -40,5 +41,21 @@ func (c check) apps() {
 		if !known {
 			c.fault(fmt.Sprintf("apps.captured[%d].stream", i), fmt.Sprintf("there is no stream %q", s.Stream), "name one of streams")
 		}
+	}
+}
+
+// assets holds what is declared below jetstream against a server.
+func (c check) assets() {
+	if c.cfg.JetStream.Empty() || c.doubtful("jetstream") || c.doubtful("apps") {
+		return
+	}
+	apps := c.cfg.Apps
+	if apps.MaxFile = c.cfg.AppsRoom(); apps.MaxFile == 0 {
+		c.fault("jetstream", "has no room: the streams leave nothing of storage.budget, or apps.max_file is 0", "raise storage.budget or apps.max_file, or lower max_bytes of streams")
+		return
+	}
+	err := leaf.CheckAssets(apps, c.cfg.JetStream, func(key, problem, remedy string) { c.fault("jetstream."+key, problem, remedy) })
+	if err != nil {
+		c.fault("jetstream", err.Error(), "make room in the folder for temporary files, and try again")
 	}
 }

@@ -40,6 +40,8 @@ type Config struct {
 	Streams []Stream       `yaml:"streams" doc:"where records are kept until the hub has them"`
 	Sources []Source       `yaml:"sources" doc:"where records come from"`
 	Apps    leaf.Apps      `yaml:"apps" doc:"what programs on this gateway may do, beside the daemon"`
+
+	JetStream leaf.JetStream `yaml:"jetstream" doc:"what they find in their own JetStream; see docs/JETSTREAM.md"`
 }
 
 // Stream is an entry of the streams.

@@ -97,6 +97,10 @@ func (d *decoder) value(n *yaml.Node, p place, v reflect.Value) {
 	if !d.plain(n, p) {
 		return
 	}
+	if f, ok := v.Addr().Interface().(former); ok {
+		d.form(n, p, f)
+		return
+	}
 	switch {
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))

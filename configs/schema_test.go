@@ -29,6 +29,9 @@ func schemaOf(t reflect.Type, f field, def reflect.Value) object {
 	}
 	s := object{}
 	switch {
+	case reflect.PointerTo(t).Implements(formType): // see the documentation of NATS
+		s["type"] = "object"
+		return s
 	case t.Kind() == reflect.Struct:
 		return schemaOfSection(t, def)
 	case t == durationType:

@@ -46,18 +46,13 @@ func (s *Server) accounts(o *server.Options) error {
 		appOnly = ""
 	}
 	exports, imports := s.shared()
-	jetstream := "disabled"
-	if apps.MaxFile > 0 {
-		jetstream = fmt.Sprintf("{ max_mem: %d, max_file: %d, max_streams: %d, max_consumers: %d, max_ack_pending: %d }",
-			apps.MaxMem, apps.MaxFile, apps.MaxStreams, apps.MaxConsumers, maxAppAckPending)
-	}
 	text := fmt.Sprintf(`accounts {
   %s { users: [ { nkey: %s %s } ] }
   %s { jetstream: enabled, users: [ { nkey: %s %s } ], exports: [ %s ] }
   %s { jetstream: %s, users: [ { nkey: %s %s } ], imports: [ %s ], limits: { max_conn: %d, max_subs: %d, max_payload: %d } }
 }
 system_account: %s
-`, accountSystem, id.system, only, AccountCapture, daemon, only, exports, AccountApp, jetstream, app, appOnly, imports,
+`, accountSystem, id.system, only, AccountCapture, daemon, only, exports, AccountApp, apps.jetstream(), app, appOnly, imports,
 		apps.MaxConnections+spareAppConns, apps.MaxSubscriptions, apps.MaxPayload, accountSystem)
 	if open {
 		text += "no_auth_user: " + app + "\n"
@@ -71,6 +66,15 @@ system_account: %s
 		}
 	}
 	return nil
+}
+
+// jetstream returns what account APP may have of JetStream.
+func (a Apps) jetstream() string {
+	if a.MaxFile <= 0 {
+		return "disabled"
+	}
+	return fmt.Sprintf("{ max_mem: %d, max_file: %d, max_streams: %d, max_consumers: %d, max_ack_pending: %d }",
+		a.MaxMem, a.MaxFile, a.MaxStreams, a.MaxConsumers, maxAppAckPending)
 }
 
 func addUsers(o *server.Options, account *server.Account, users []User) {

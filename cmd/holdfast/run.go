@@ -79,6 +79,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
 	conn.set(nc)
 	ensureCaptured(ctx, js, cfg, log)
+	ensureAssets(ctx, server, cfg, false, log)
 	reports := &reporter{cfg: cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
 	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, cfg, log)
 	if err != nil {
