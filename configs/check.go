@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
+	"github.com/holdfast-edge/holdfast/ingest/serial"
 )
 
 // system is what the checks ask the machine.
@@ -324,9 +325,9 @@ func diskSize(dir string) int64 {
 	}
 }
 
-// realDevice follows links, so that by-id, by-path and kernel names of one device are equal. A path that is not there stands for itself.
+// realDevice follows links and looks USB ports up, so that all names of one device are equal. A path that is not there stands for itself.
 func realDevice(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
+	if real, err := serial.Locate(path); err == nil {
 		return real
 	}
 	return filepath.Clean(path)

@@ -15,11 +15,6 @@ import (
 )
 
 const (
-	// window is how many records are sent ahead of the hub's acknowledgement. The link's pings wait behind them: at 64 kbit/s, 350 bytes
-	// a record, 256 of them take 11 s, which is just below what two pings of 10 s allow. A window of 100 or more costs no throughput on a fast
-	// link, since the hub acknowledges every few milliseconds; at 300 ms round trip 256 still carry 800 records/s.
-	window = 256
-
 	// pokeInterval is the heartbeat of the consumer that makes a hub ask, see poke; the shortest that the server takes. pokeSlow is for a
 	// hub that does not ask in pokeEager.
 	pokeInterval = 100 * time.Millisecond
@@ -30,6 +25,8 @@ const (
 	attachPatience = 15 * time.Second
 	// attachStall is how long before the link is dialled anew because of it.
 	attachStall = 45 * time.Second
+	// assumedSize is what a record has where none is known, in bytes.
+	assumedSize = 350
 )
 
 // awaitWish waits until the hub asks to attach.
@@ -104,10 +101,15 @@ func (f *feed) drop(ctx context.Context, name string) {
 // something is wrong.
 func (f *feed) serve(ctx context.Context, start storage.Position, w *wish) (*wish, error) {
 	name := f.consumer + "_" + strconv.FormatUint(rand.Uint64()|1<<63, 36)
+	js, err := f.stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := newPace(averageSize(js.CachedInfo().State), time.Now())
 	c, err := f.up.js.CreatePushConsumer(ctx, f.name, jetstream.ConsumerConfig{
 		Durable: name, DeliverSubject: f.deliver, FilterSubjects: []string{f.filter},
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(start),
-		AckPolicy: jetstream.AckFlowControlPolicy, FlowControl: true, IdleHeartbeat: time.Second, MaxAckPending: window, MaxDeliver: -1,
+		AckPolicy: jetstream.AckFlowControlPolicy, FlowControl: true, IdleHeartbeat: time.Second, MaxAckPending: p.limit, MaxDeliver: -1,
 		MemoryStorage: true,
 	})
 	if err != nil {
@@ -120,5 +122,13 @@ func (f *feed) serve(ctx context.Context, start storage.Position, w *wish) (*wis
 		return nil, fmt.Errorf("answer the hub: %w", err)
 	}
 	f.up.log.Debug("the hub attaches", "stream", f.name, "seq", start, "dur", time.Since(w.at))
-	return f.follow(ctx, c, start)
+	return f.follow(ctx, c, start, p)
+}
+
+// averageSize returns what a record of a stream has on the way, in bytes; assumedSize for an empty one.
+func averageSize(s jetstream.StreamState) float64 {
+	if s.Msgs == 0 {
+		return assumedSize
+	}
+	return float64(s.Bytes) / float64(s.Msgs)
 }

@@ -15,14 +15,29 @@ const (
 	ModeNone   = string(hub.None)   // it stays here
 )
 
+// The lanes, as words of the configuration.
+const (
+	LaneLive = "live" // goes ahead of bulk
+	LaneBulk = "bulk" // takes what live leaves, and never less than a tenth of the link
+)
+
 // Config is the forward section of one stream.
 type Config struct {
 	Mode      string `yaml:"mode,scalar" enum:"source,mirror,none" doc:"how the hub takes the stream: as a source of a stream that many leaves share, as a mirror of its own, or not at all"`
+	Lane      string `yaml:"lane,scalar" enum:"live,bulk" doc:"what goes first when streams wait for the link: live before bulk, which keeps a tenth of the link"`
 	HubStream string `yaml:"hub_stream" doc:"stream at the hub; empty: the name of the stream, for a mirror <leaf>_<stream>"`
 }
 
 // SetDefaults fills in what an entry that says nothing means.
-func (c *Config) SetDefaults() { c.Mode = ModeSource }
+func (c *Config) SetDefaults() { c.Mode, c.Lane = ModeSource, LaneBulk }
+
+// weight is the stream's part of a link that does not carry all.
+func (c Config) weight() float64 {
+	if c.Lane == LaneLive {
+		return weightLive
+	}
+	return weightBulk
+}
 
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
@@ -32,6 +47,9 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	case ModeSource, ModeMirror, ModeNone:
 	default:
 		fault("mode", fmt.Sprintf("is %q", c.Mode), "choose source, mirror or none")
+	}
+	if c.Lane != LaneLive && c.Lane != LaneBulk {
+		fault("lane", fmt.Sprintf("is %q", c.Lane), "choose live or bulk")
 	}
 	if c.HubStream != "" && !streamName.MatchString(c.HubStream) {
 		fault("hub_stream", fmt.Sprintf("is %q", c.HubStream), "use 1 to 64 letters, digits, - and _")

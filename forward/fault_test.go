@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/storage"
@@ -335,82 +334,4 @@ func TestOlderCopyIsRefused(t *testing.T) {
 			t.Errorf("progress of %s = %+v, want a remedy", stream, p)
 		}
 	}
-}
-
-// TestWindow: no more than the window is under way while the hub says nothing.
-func TestWindow(t *testing.T) {
-	leak.Check(t)
-	if testing.Short() {
-		t.Skip("takes 5 s")
-	}
-	s := newSite(t)
-	g := s.start("g1", t.TempDir())
-	g.append(10, "S", "M")
-	s.await(patient, "FIELD", "g1_M")
-	s.wire.Swallow(true)
-	g.append(3*window, "S", "M")
-	poll.Until(t, patient, func() bool { return g.underway("S") == window && g.underway("M") == window }, "a full window under way")
-	if n := g.underway("S"); n != window {
-		t.Errorf("%d records under way, want %d", n, window)
-	}
-	if p := g.progress("S"); g.leaf.Link().State == leaf.LinkUp && p.State != CatchingUp && p.State != Live {
-		t.Errorf("progress = %+v", p)
-	}
-	s.wire.Swallow(false)
-	s.wire.Reset()
-	s.await(patient, "FIELD", "g1_M")
-}
-
-// underway returns how many records the hub has been sent and has not acknowledged.
-func (g *gateway) underway(stream string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), patient)
-	defer cancel()
-	st, err := g.js.Stream(ctx, stream)
-	if err != nil {
-		return -1
-	}
-	n := -1
-	for info := range st.ListConsumers(ctx).Info() {
-		if info.Config.AckPolicy == jetstream.AckFlowControlPolicy {
-			n = info.NumAckPending
-		}
-	}
-	return n
-}
-
-func TestProgressOffline(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes 5 s")
-	}
-	s := newSite(t)
-	dir := t.TempDir()
-	g := s.start("g1", dir)
-	g.append(50, "S", "M")
-	s.await(patient, "FIELD", "g1_M")
-	poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 && g.progress("M").Waiting == 0 }, "nothing waits")
-	proven, _ := g.up.Forwarded("S")
-	s.wire.Cut()
-	g.unlinked()
-	before := time.Now()
-	g.append(70, "S", "M")
-	for range 2 {
-		for _, stream := range []string{"S", "M"} {
-			var p Progress
-			poll.Until(t, patient, func() bool { p = g.progress(stream); return p.Waiting >= 70 && !p.Oldest.IsZero() }, "70 wait: %+v", describe{g, stream})
-			if p.State != Down && p.State != Connecting || p.Proven < proven {
-				t.Errorf("progress of %s = %+v, want down, and proven %d", stream, p, proven)
-			}
-			if d := p.Oldest.Sub(before); d < -time.Second || d > 5*time.Second {
-				t.Errorf("progress of %s: oldest is %v, captured about %v", stream, p.Oldest, before)
-			}
-		}
-		g.close()
-		g = s.start("g1", dir)
-	}
-	if p, ok := g.up.Forwarded("S"); !ok || p != proven {
-		t.Errorf("Forwarded after a restart without hub = %d, %v, want %d", p, ok, proven)
-	}
-	s.check(s.wire.Restore())
-	s.await(patient, "FIELD", "g1_M")
 }

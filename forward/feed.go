@@ -20,8 +20,9 @@ type feed struct {
 	name      string
 	hubStream string
 	mirror    bool
-	filter    string // of our records
-	consumer  string // name by which the hub asks for a consumer; the consumers themselves have longer ones
+	weight    float64 // of its lane
+	filter    string  // of our records
+	consumer  string  // name by which the hub asks for a consumer; the consumers themselves have longer ones
 	deliver   string
 	wishes    chan wish // buffered 1, never closed: the newest one is kept
 
@@ -48,7 +49,7 @@ const patience = 4 * time.Second
 
 func newFeed(u *Uplink, name string, cfg Config) *feed {
 	f := &feed{
-		up: u, name: name, hubStream: cfg.HubStream, mirror: cfg.Mode == ModeMirror,
+		up: u, name: name, hubStream: cfg.HubStream, mirror: cfg.Mode == ModeMirror, weight: cfg.weight(),
 		filter: hub.Filter(u.opts.Leaf, name), consumer: hub.Consumer(u.opts.Leaf, name), deliver: hub.DeliverSubject(u.opts.Leaf, name),
 		wishes: make(chan wish, 1),
 	}

@@ -13,13 +13,14 @@ import (
 
 const (
 	followInterval = 500 * time.Millisecond
-	proofFirst     = time.Second     // between reads of the hub's newest record, growing to proofLast while all is well
-	proofBehind    = 2 * time.Second // while older records wait
+	followClosely  = 100 * time.Millisecond // while records are held back
+	proofFirst     = time.Second            // between reads of the hub's newest record, growing to proofLast while all is well
+	proofBehind    = 2 * time.Second        // while older records wait
 	proofLast      = 10 * time.Second
 	proofRate      = 50               // bytes per second that reads may cost in the long run: each brings a whole record
 	proofRarest    = 5 * time.Minute  // however large the records are
 	stallAfter     = 30 * time.Second // without an acknowledgement while records wait
-	catchingUp     = 2 * window       // more than this wait: older records, not what is under way
+	catchingUp     = 512              // more than this are not sent yet: older records, not what just came
 )
 
 // follower watches one consumer that the hub is attached to.
@@ -29,8 +30,10 @@ type follower struct {
 	floor    jetstream.SequenceInfo // acknowledged by the hub
 	moved    time.Time              // when the floor last did
 	behind   bool                   // older records wait
-	acked    uint64                 // records acknowledged, of which
-	proven   uint64                 // so many are proven
+	pace     *pace
+	limit    int    // of records under way, as the consumer has it
+	acked    uint64 // records acknowledged, of which
+	proven   uint64 // so many are proven
 
 	proofs  chan proof // buffered 1: the result of the one read under way
 	reading bool
@@ -49,17 +52,17 @@ type proof struct {
 }
 
 // follow shows the progress of an attached consumer until the hub asks again or something is wrong.
-func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start storage.Position) (*wish, error) {
-	w := &follower{feed: f, consumer: c, moved: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now()}
+func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start storage.Position, p *pace) (*wish, error) {
+	w := &follower{
+		feed: f, consumer: c, moved: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now(), pace: p, limit: p.limit,
+	}
+	defer f.up.shares.leave(f.name)
 	w.floor.Stream = uint64(start - 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.await()
 	defer cancel()
-	tick := time.NewTicker(followInterval)
-	defer tick.Stop()
-	if err := w.look(ctx); err != nil {
-		return nil, err
-	}
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,12 +74,21 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 			if err := w.judge(ctx, p); err != nil {
 				return nil, err
 			}
-		case <-tick.C:
+		case <-next.C:
 			if err := w.look(ctx); err != nil {
 				return nil, err
 			}
+			next.Reset(w.interval())
 		}
 	}
+}
+
+// interval is how long to wait for the next look.
+func (w *follower) interval() time.Duration {
+	if w.pace.held {
+		return followClosely
+	}
+	return followInterval
 }
 
 // await waits for the read under way.
@@ -111,7 +123,8 @@ func (w *follower) look(ctx context.Context) error {
 	f.progress.Rate = f.meter.update(w.acked, now)
 	f.mu.Unlock()
 	f.show(ctx, under+w.acked-min(w.proven, w.acked), under, uint64(info.NumAckPending))
-	w.behind = under > catchingUp || (w.behind && under > 0)
+	w.behind = info.NumPending > catchingUp || (w.behind && info.NumPending > 0)
+	w.steer(ctx, now, info)
 	switch {
 	case now.Sub(w.moved) >= stallAfter:
 		f.enter(Stalled, fmt.Sprintf("the hub has acknowledged nothing for %v", now.Sub(w.moved).Round(time.Second)), "the link is dialled anew; if that does not help look into the hub's log")
@@ -122,6 +135,26 @@ func (w *follower) look(ctx context.Context) error {
 	}
 	w.prove(ctx, now)
 	return nil
+}
+
+// steer lets as many records be under way as the link can take.
+func (w *follower) steer(ctx context.Context, now time.Time, info *jetstream.ConsumerInfo) {
+	f := w.feed
+	share := func(bytes float64) float64 { return f.up.shares.take(f.name, f.weight, bytes) }
+	limit := w.pace.look(now, w.acked, info.NumAckPending, info.NumPending, f.up.shares.roundTrip(), share)
+	if !w.pace.held {
+		f.up.shares.leave(f.name)
+	}
+	if limit == w.limit {
+		return
+	}
+	cfg := info.Config
+	cfg.MaxAckPending = limit
+	if _, err := f.up.js.UpdatePushConsumer(ctx, f.name, cfg); err != nil {
+		f.up.log.Debug("window is not changed", "stream", f.name, "window", limit, "err", err)
+		return // tried again at the next look
+	}
+	w.limit = limit
 }
 
 // prove begins a read of the hub's newest record when progress calls for it. The floor alone is no proof: purging records that were

@@ -42,6 +42,7 @@ func (f *feed) read(ctx context.Context) (newest, error) {
 	defer cancel()
 	req := nats.NewMsg("$JS." + f.up.opts.Domain + ".API.DIRECT.GET." + f.hubStream + "." + f.filter)
 	req.Header.Set(headerRequiredLevel, strconv.Itoa(hub.MinAPILevel))
+	began := time.Now()
 	m, err := f.up.nc.RequestMsgWithContext(ctx, req)
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) {
 		return newest{}, errHubStream
@@ -49,6 +50,7 @@ func (f *feed) read(ctx context.Context) (newest, error) {
 	if err != nil {
 		return newest{}, fmt.Errorf("read the hub's newest record: %w", err)
 	}
+	f.up.shares.trip(time.Since(began))
 	switch status := m.Header.Get(headerStatus); status {
 	case "":
 	case "404":

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,8 +28,8 @@ const password = "secret"
 // patient bounds what must happen and has no time limit of its own.
 const patient = 30 * time.Second
 
-// streamsOf are the streams of a gateway under test: S is sourced, M mirrored.
-var testStreams = map[string]Config{"S": {Mode: ModeSource, HubStream: "FIELD"}, "M": {Mode: ModeMirror}}
+// testStreams are the streams of a gateway under test: S is sourced, M mirrored and live.
+var testStreams = map[string]Config{"S": {Mode: ModeSource, HubStream: "FIELD", Lane: LaneBulk}, "M": {Mode: ModeMirror, Lane: LaneLive}}
 
 func TestMain(m *testing.M) {
 	if code, ran := hub.Main(os.Args); ran {
@@ -44,7 +45,16 @@ type site struct {
 	plan fleet.Plan
 	js   jetstream.JetStream
 	wire *wire.Wire
+
+	mu   sync.Mutex          // guards want where several gateways capture at once
 	want map[string][]string // hub stream -> IDs it must have, in order per leaf
+}
+
+// wantMore adds IDs to those that a hub stream must have.
+func (s *site) wantMore(stream string, ids ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want[stream] = append(s.want[stream], ids...)
 }
 
 // newSite starts a hub for some leaves, "g1" if none are named.
@@ -66,7 +76,7 @@ func newSite(t *testing.T, leaves ...string) *site {
 	if s.plan, err = fleet.New(spec); err != nil {
 		t.Fatal(err)
 	}
-	if s.hub, err = hub.Start(hub.Options{Accounts: s.plan.Config(), Log: logTo("hub")}); err != nil {
+	if s.hub, err = hub.Start(hub.Options{Accounts: s.plan.Config(), LeafNodes: "authorization { timeout: 30 }", Log: logTo("hub")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.check(s.hub.Close()) })

@@ -140,11 +140,12 @@ func TestConfigFaults(t *testing.T) {
 		cfg  Config
 		want string // the key; empty: none
 	}{
-		{"source", Config{Mode: ModeSource}, ""},
-		{"mirror to another name", Config{Mode: ModeMirror, HubStream: "pump_7-B"}, ""},
-		{"nothing", Config{Mode: ModeNone}, ""},
-		{"bad name", Config{Mode: ModeSource, HubStream: "a.b"}, "hub_stream"},
-		{"name for nothing", Config{Mode: ModeNone, HubStream: "A"}, "hub_stream"},
+		{"source", Config{Mode: ModeSource, Lane: LaneLive}, ""},
+		{"mirror to another name", Config{Mode: ModeMirror, Lane: LaneBulk, HubStream: "pump_7-B"}, ""},
+		{"nothing", Config{Mode: ModeNone, Lane: LaneBulk}, ""},
+		{"bad name", Config{Mode: ModeSource, Lane: LaneBulk, HubStream: "a.b"}, "hub_stream"},
+		{"name for nothing", Config{Mode: ModeNone, Lane: LaneBulk, HubStream: "A"}, "hub_stream"},
+		{"bad lane", Config{Mode: ModeSource, Lane: "fast"}, "lane"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
@@ -160,7 +161,7 @@ func TestConfigFaults(t *testing.T) {
 		})
 	}
 	var c Config
-	if c.SetDefaults(); c.Mode != ModeSource {
-		t.Errorf("default mode %q, want %q", c.Mode, ModeSource)
+	if c.SetDefaults(); c.Mode != ModeSource || c.Lane != LaneBulk {
+		t.Errorf("defaults %q, %q, want %q, %q", c.Mode, c.Lane, ModeSource, LaneBulk)
 	}
 }

@@ -66,6 +66,7 @@ type Uplink struct {
 	link   Link
 	log    *slog.Logger
 	memory *memory
+	shares *shares
 	feeds  []*feed // sorted by stream name; immutable
 	idle   []Progress
 
@@ -83,7 +84,7 @@ func New(o Options, store Store, link Link) *Uplink {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	u := &Uplink{opts: o, store: store, link: link, log: o.Log}
+	u := &Uplink{opts: o, store: store, link: link, log: o.Log, shares: newShares()}
 	var err error
 	if u.memory, err = openMemory(o.Dir, store.ID()); err != nil {
 		u.log.Warn("saved progress is lost; the hub will tell", "err", err)
@@ -197,6 +198,7 @@ func (u *Uplink) save() {
 // session serves all streams while one connection to the hub lasts.
 func (u *Uplink) session(ctx context.Context, up leaf.Link, r *redialer) {
 	ctx, cancel := context.WithCancel(ctx)
+	u.shares.begin()
 	var wg sync.WaitGroup
 	for _, f := range u.feeds {
 		wg.Go(func() { f.session(ctx) })
@@ -218,6 +220,7 @@ func (u *Uplink) session(ctx context.Context, up leaf.Link, r *redialer) {
 			return
 		}
 		u.save()
+		u.shares.trip(l.RTT)
 		if stuck := u.stuck(); r.wants(stuck != "", began, time.Now()) {
 			u.log.Warn("nothing moves although records wait, dialling anew", "stream", stuck, "hub", l.Remote, "dur", time.Since(began).Round(time.Second))
 			if err := u.link.Redial(); err != nil {

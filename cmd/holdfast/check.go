@@ -45,6 +45,9 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 			}
 		}
 		_, err = fmt.Fprintf(std.out, "%s: leaf %s, streams: %d, sources: %d, no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
+		for _, hint := range portHints(cfg) {
+			fmt.Fprintln(std.out, "hint: "+hint)
+		}
 	}
 	if err == nil && len(faults) > 0 {
 		return exitError{exitConfig, errSaid}

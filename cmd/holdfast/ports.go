@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 )
 
@@ -33,19 +34,40 @@ func portsCommand(_ context.Context, args []string, std stdio) error {
 		return err
 	}
 	tw := tabwriter.NewWriter(std.out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, "DEVICE\tUSE THIS NAME\tWHAT IT IS")
+	fmt.Fprintln(tw, "DEVICE\tUSE THIS NAME\tWHAT IT IS\tUSED BY")
 	for _, p := range ports {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", p.Device, stableName(p), describe(p))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", p.Device, stableName(p), describe(p), serial.Users(p.Device))
 	}
 	return tw.Flush()
 }
 
 // stableName is the name of a port to write into a configuration.
 func stableName(p serial.Port) string {
-	if len(p.Links) > 0 {
+	switch {
+	case len(p.Links) > 0:
 		return p.Links[0]
+	case p.Serial != "":
+		return p.Selector()
 	}
 	return p.Device
+}
+
+// portHints says which configured ports may be other devices tomorrow.
+func portHints(cfg configs.Config) []string {
+	var hints []string
+	for i, s := range cfg.Sources {
+		port, key := "", "serial.port"
+		switch {
+		case s.Serial != nil:
+			port = s.Serial.Port
+		case s.Modbus != nil:
+			port, key = s.Modbus.Bus.Port, "modbus.bus.port"
+		}
+		if advice := serial.Advice(port); advice != "" {
+			hints = append(hints, fmt.Sprintf("sources[%d].%s: %s", i, key, advice))
+		}
+	}
+	return hints
 }
 
 // describe says what a port is.

@@ -22,6 +22,13 @@ type device interface {
 	// Read waits for bytes until the deadline, then fails with os.ErrDeadlineExceeded.
 	Read(p []byte) (int, error)
 	SetReadDeadline(t time.Time) error
+	// Write puts bytes into the output queue, and waits while that is full until the deadline, then fails with
+	// os.ErrDeadlineExceeded.
+	Write(p []byte) (int, error)
+	SetWriteDeadline(t time.Time) error
+	// Queued returns how many bytes are in the output queue, and Discard drops them.
+	Queued() (int, error)
+	Discard() error
 	// Gone says why the configured port is no longer the device that is open; nil: it still is.
 	Gone() error
 	Close() error
@@ -43,14 +50,19 @@ func (f *fault) Error() string { return f.cause }
 // bytes go through an *os.File, which has none of these faults.
 type tty struct {
 	*os.File
-	path string // as configured
+	path   string                 // as configured
+	locate func() (string, error) // where it leads to at present
 }
 
 // open opens and sets the port, for this process alone. Every error is a *fault.
-func open(cfg Config) (device, error) {
-	node, err := filepath.EvalSymlinks(cfg.Port)
+func open(cfg Config) (device, error) { return openIn("/", cfg) }
+
+// openIn is open for a machine whose /sys and /proc lie below root.
+func openIn(root string, cfg Config) (device, error) {
+	locate := func() (string, error) { return locateIn(root, cfg.Port) }
+	node, err := locate()
 	if err != nil {
-		return nil, absent(cfg.Port, err)
+		return nil, err
 	}
 	if info, err := os.Stat(node); err == nil && info.Mode()&os.ModeCharDevice == 0 {
 		return nil, &fault{ingest.Refused, cfg.Port + " is not a device", "set port to a serial port; ls -l /dev/serial/by-id shows them"}
@@ -60,7 +72,11 @@ func open(cfg Config) (device, error) {
 	if err != nil {
 		return nil, openFault(cfg.Port, node, err)
 	}
-	t := &tty{File: f, path: cfg.Port}
+	if err := checkLogin(filepath.Join(root, "proc"), cfg.Port, node); err != nil {
+		_ = f.Close() // nothing was written
+		return nil, err
+	}
+	t := &tty{File: f, path: cfg.Port, locate: locate}
 	// TIOCEXCL does not hold root back, so a second source or a second daemon is kept away by a lock.
 	if err := t.control(func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		_ = f.Close() // before holders are looked for, so that this is none of them
@@ -87,6 +103,11 @@ func (t *tty) set(node string, cfg Config) error {
 		return t.setFault(node, cfg, err)
 	}
 	if err := t.control(func(fd int) error { return unix.IoctlSetInt(fd, unix.TIOCEXCL, 0) }); err != nil {
+		return t.setFault(node, cfg, err)
+	}
+	if err := t.complete(cfg); isFault(err) {
+		return err
+	} else if err != nil {
 		return t.setFault(node, cfg, err)
 	}
 	var speed uint32
@@ -130,7 +151,11 @@ func (t *tty) control(f func(fd int) error) error {
 // Gone compares what the configured path leads to with what is open: a port can stay readable, and silent, after its device was
 // plugged in again as another one.
 func (t *tty) Gone() error {
-	now, err := os.Stat(t.path)
+	node, err := t.locate()
+	if err != nil {
+		return err
+	}
+	now, err := os.Stat(node)
 	if err != nil {
 		return fmt.Errorf("%s is gone: %w", t.path, errno(err))
 	}

@@ -239,7 +239,22 @@ func TestConfigValidate(t *testing.T) {
 		{"relative port", func(c *Config) { c.Port = "ttyUSB0" }, []string{"port"}},
 		{"negative baud", func(c *Config) { c.Baud = -5 }, []string{"baud"}},
 		{"no baud", func(c *Config) { c.Baud = 0 }, []string{"baud"}},
-		{"everything", func(c *Config) { *c = Config{Silence: -1} }, []string{"port", "baud", "data_bits", "parity", "stop_bits", "silence", "buffer"}},
+		{"everything", func(c *Config) { *c = Config{Silence: -1} }, []string{"port", "baud", "data_bits", "parity", "stop_bits", "flow", "dtr", "rts", "command.reply", "silence", "buffer"}},
+		{"usb port", func(c *Config) { c.Port = "0403:6001:A50285BI:00" }, nil},
+		{"usb port without serial number", func(c *Config) { c.Port = "10c4:ea60::1" }, nil},
+		{"half a usb port", func(c *Config) { c.Port = "0403:60" }, []string{"port"}},
+		{"commands and alarms", func(c *Config) {
+			c.Flow, c.DTR, c.RTS, c.HangUp, c.Settle, c.Silence, c.Poke, c.Reopen = "xonxoff", "off", "on", false, time.Second, time.Minute, `\r\n`, time.Hour
+			c.Command = Command{End: `\r`, Reply: "message", Prefix: "hex:06"}
+		}, nil},
+		{"flow", func(c *Config) { c.Flow = "hardware" }, []string{"flow"}},
+		{"rts is flow's", func(c *Config) { c.Flow, c.RTS = "rtscts", "off" }, []string{"rts"}},
+		{"poke without silence", func(c *Config) { c.Poke = "?" }, []string{"poke"}},
+		{"bad poke", func(c *Config) { c.Poke, c.Silence = `\q`, time.Minute }, []string{"poke"}},
+		{"reopen before the alarm", func(c *Config) { c.Reopen, c.Silence = time.Second, time.Minute }, []string{"reopen"}},
+		{"settle for hours", func(c *Config) { c.Settle = time.Hour }, []string{"settle"}},
+		{"prefix without reply", func(c *Config) { c.Command.Prefix = "OK" }, []string{"command.prefix"}},
+		{"bad end", func(c *Config) { c.Command.End = "hex:0" }, []string{"command.end"}},
 		{"stop bits 3", func(c *Config) { c.StopBits = 3 }, []string{"stop_bits"}},
 		{"data bits 9", func(c *Config) { c.DataBits = 9 }, []string{"data_bits"}},
 	} {

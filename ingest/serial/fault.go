@@ -107,6 +107,21 @@ func denied(path, node string) *fault {
 	return &fault{ingest.Denied, cause, remedy}
 }
 
+// Users names the programs that have a device file open, as far as we may see that; empty if none. Root sees all; a login is seen by
+// everybody.
+func Users(device string) string {
+	node, err := filepath.EvalSymlinks(device)
+	if err != nil {
+		return ""
+	}
+	who := holders(node)
+	var login *fault
+	if who == "" && errors.As(checkLogin("/proc", device, node), &login) {
+		return "a login"
+	}
+	return who
+}
+
 // holders names the processes that have the device open, as far as /proc shows them to us.
 func holders(node string) string {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")

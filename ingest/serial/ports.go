@@ -18,10 +18,11 @@ type Port struct {
 
 	// Of a USB device: identity in four hexadecimal digits, serial number, and name in words. All empty otherwise; the serial
 	// number is empty, or equal on all devices, with many cheap adapters: then a by-path link is the one to configure.
-	Vendor  string `json:"vendor,omitempty"`
-	Product string `json:"product,omitempty"`
-	Serial  string `json:"serial,omitempty"`
-	Name    string `json:"name,omitempty"`
+	Vendor    string `json:"vendor,omitempty"`
+	Product   string `json:"product,omitempty"`
+	Serial    string `json:"serial,omitempty"`
+	Interface string `json:"interface,omitempty"` // which of the device's ports it is, two hexadecimal digits
+	Name      string `json:"name,omitempty"`
 }
 
 // Ports lists the serial ports of this machine by reading /sys/class/tty and the links below /dev/serial. It opens no port:
@@ -59,6 +60,9 @@ func PortsIn(root string) ([]Port, error) {
 // usb fills in what the USB device says that hardware is a part of.
 func (p *Port) usb(hardware string) {
 	for dir := hardware; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if n := attribute(dir, "bInterfaceNumber"); p.Interface == "" {
+			p.Interface = n
+		}
 		if p.Vendor = attribute(dir, "idVendor"); p.Vendor == "" {
 			continue
 		}

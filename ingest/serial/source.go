@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
@@ -16,6 +17,12 @@ import (
 
 // HeaderTag is the header with the NMEA TAG blocks of a sentence, as they were on the line.
 const HeaderTag = "Holdfast-Nmea-Tag"
+
+// ReasonSettling is the reason under which bytes count that came within settle after an open.
+const ReasonSettling = "settling"
+
+// errSilent ends the reading of a port that is to be opened anew because of its silence.
+var errSilent = errors.New("it was silent")
 
 const (
 	tick       = time.Second            // how often the line is looked at when nothing comes
@@ -39,6 +46,12 @@ type Source struct {
 	buffer *ingest.Buffer
 	cond   *ingest.Condition
 	tally  ingest.Tally
+
+	pokes, end, prefix []byte // bytes of the configuration
+
+	mu    sync.Mutex // guards the fields below
+	mouth *mouth     // nil while the port is not open
+	asked *asked     // nil while no command waits for a reply
 }
 
 var (
@@ -65,6 +78,15 @@ func New(name string, cfg Config, frames frame.Config, log *slog.Logger) (*Sourc
 	log = log.With("source", name, "device", cfg.Port)
 	s := &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, cond: ingest.NewCondition(log)}
 	s.buffer = ingest.NewBuffer(cfg.Buffer, &s.tally, log)
+	for _, b := range []struct {
+		to   *[]byte
+		text string
+	}{{&s.pokes, cfg.Poke}, {&s.end, cfg.Command.End}, {&s.prefix, cfg.Command.Prefix}} {
+		*b.to, _ = frame.Unescape(b.text) // validated above
+	}
+	if advice := Advice(cfg.Port); advice != "" {
+		log.Warn("port may change its name", "advice", advice)
+	}
 	return s, nil
 }
 
@@ -92,11 +114,13 @@ func (s *Source) serve(ctx context.Context) error {
 	s.take(s.framer.Reset("cut off by a restart")) // nothing is held, unless the last run ended in a panic
 	gone := ingest.Backoff{Min: absentMin, Max: absentMax}
 	trouble := ingest.Backoff{Min: absentMin, Max: troubleMax}
+	silent := false // the port was closed because of its silence
 	for ctx.Err() == nil {
 		dev, err := s.open(s.cfg)
 		if err != nil {
 			why := asFault(err)
 			s.cond.Set(why.kind, why.cause, why.remedy)
+			silent = false
 			if why.kind == ingest.Waiting {
 				trouble.Reset() // it will be another device, or the same one switched on anew
 				_ = gone.Wait(ctx)
@@ -107,12 +131,15 @@ func (s *Source) serve(ctx context.Context) error {
 		}
 		gone.Reset()
 		began := time.Now()
-		err = s.read(ctx, dev)
+		err = s.read(ctx, dev, silent)
 		if ctx.Err() != nil {
 			s.take(s.framer.Reset("cut off by a stop"))
 			break
 		}
 		s.take(s.framer.Reset("cut off by loss of the port"))
+		if silent = errors.Is(err, errSilent); silent {
+			continue
+		}
 		s.cond.Set(ingest.Waiting, fmt.Sprintf("%s was lost: %v", s.cfg.Port, err), "plug the device in, and check its cable and power if it was not pulled out")
 		if time.Since(began) >= goodFor {
 			trouble.Reset()
@@ -131,8 +158,9 @@ func asFault(err error) *fault {
 	return &fault{ingest.Refused, err.Error(), "check that it is a serial port"}
 }
 
-// read reads the device until it is lost or ctx ends, and closes it in any case, so that the next open finds it free.
-func (s *Source) read(ctx context.Context, dev device) error {
+// read reads the device until it is lost or ctx ends, and closes it in any case, so that the next open finds it free. With silent the
+// port was closed for its silence, and counts as silent until a message comes.
+func (s *Source) read(ctx context.Context, dev device, silent bool) error {
 	defer func() {
 		if err := dev.Close(); err != nil {
 			s.log.Debug("port closed with an error", "err", err) // usual when the device was pulled out
@@ -140,8 +168,12 @@ func (s *Source) read(ctx context.Context, dev device) error {
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) }) // a device that has no deadlines ends by its next read
 	defer stop()
-	s.cond.Set(ingest.Running, "", "")
-	w := newWatch(s)
+	defer s.opened(dev)()
+	if !silent {
+		s.cond.Set(ingest.Running, "", "")
+	}
+	w := newWatch(s, silent)
+	settled := time.Now().Add(s.cfg.Settle)
 	buf := make([]byte, 4096)
 	for {
 		if err := dev.SetReadDeadline(time.Now().Add(w.wait())); err != nil {
@@ -152,7 +184,9 @@ func (s *Source) read(ctx context.Context, dev device) error {
 		}
 		n, err := dev.Read(buf)
 		now := time.Now()
-		if n > 0 {
+		if n > 0 && now.Before(settled) {
+			s.tally.Reject(ReasonSettling, n)
+		} else if n > 0 {
 			w.heard(s.take(s.framer.Push(buf[:n], now)), n, now)
 		}
 		switch {
@@ -183,6 +217,7 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 			continue
 		}
 		good++
+		s.answer(f)
 		r := ingest.Reading{Time: f.First, Data: f.Data}
 		if f.Tag != nil {
 			r.Header = map[string]string{HeaderTag: string(f.Tag)}

@@ -161,7 +161,10 @@ func TestFieldCases(t *testing.T) {
 }
 
 // deadPort reads as empty at once, for ever.
-type deadPort struct{ reads *int }
+type deadPort struct {
+	device
+	reads *int
+}
 
 func (d *deadPort) Read([]byte) (int, error)        { *d.reads++; return 0, nil }
 func (d *deadPort) SetReadDeadline(time.Time) error { return nil }

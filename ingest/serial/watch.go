@@ -2,6 +2,7 @@ package serial
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
@@ -16,6 +17,7 @@ type watch struct {
 	frame  time.Time // when the last message came, or the port was opened
 	bytes  int64     // that came since
 	silent bool
+	poked  time.Time // when the device was last poked
 
 	fresh bool // bytes came, and the framer was not told of a silence since
 
@@ -23,11 +25,13 @@ type watch struct {
 	since time.Time // when the first of them was
 }
 
-func newWatch(s *Source) *watch {
+func newWatch(s *Source, silent bool) *watch {
 	now := time.Now()
-	w := &watch{source: s, tick: tick, looked: now, frame: now}
-	if s.cfg.Silence > 0 {
-		w.tick = min(tick, s.cfg.Silence)
+	w := &watch{source: s, tick: tick, looked: now, frame: now, silent: silent}
+	for _, d := range []time.Duration{s.cfg.Silence, s.cfg.Reopen} {
+		if d > 0 {
+			w.tick = min(w.tick, d)
+		}
 	}
 	return w
 }
@@ -83,6 +87,21 @@ func (w *watch) look(dev device, now time.Time) error {
 			remedy = "check baud, data bits, parity and frame type against the device's manual; the rejected counters say what is wrong"
 		}
 		w.source.cond.Set(ingest.Silent, cause, remedy)
+		if now.Sub(w.poked) >= quiet {
+			w.poked = now
+			w.source.mu.Lock()
+			m := w.source.mouth
+			w.source.mu.Unlock()
+			w.source.poke(m)
+		}
+	}
+	if again := w.source.cfg.Reopen; again > 0 && now.Sub(w.frame) >= again {
+		if w.source.cfg.Silence == 0 {
+			w.source.cond.Set(ingest.Silent, fmt.Sprintf("%s is open, and no message came for %s", w.source.cfg.Port, again),
+				"check the device's power and cable; the port is opened anew meanwhile")
+		}
+		w.source.log.Info("port is opened anew for its silence", slog.Duration("dur", again))
+		return errSilent
 	}
 	if now.Sub(w.looked) < tick {
 		return nil

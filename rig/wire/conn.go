@@ -101,6 +101,7 @@ type pipe struct {
 	count    *counter
 	wake     chan struct{} // buffered 1: something was queued
 	room     chan struct{} // buffered 1: something was taken
+	free     time.Time     // when the throttle lets the next byte pass; used by write alone
 
 	mu     sync.Mutex // guards the fields below
 	queue  []chunk
@@ -221,13 +222,20 @@ func (p *pipe) pop() (chunk, bool) {
 	}
 }
 
+// lateness is what the pace of a throttled pipe makes up for when its timers fire late.
+const lateness = 100 * time.Millisecond
+
 // deliver writes data at the wire's rate. It is false when the connection has ended.
 func (p *pipe) deliver(data []byte) bool {
 	for len(data) > 0 {
 		n := len(data)
 		if rate := p.conn.wire.rate.Load(); rate > 0 {
 			n = min(n, max(1, int(rate/50))) // a 50th of a second's worth at a time
-			wait(p.conn.ctx.Done(), time.Duration(int64(n)*int64(time.Second)/rate))
+			if behind := time.Now().Add(-lateness); p.free.Before(behind) {
+				p.free = time.Now()
+			}
+			p.free = p.free.Add(time.Duration(int64(n) * int64(time.Second) / rate))
+			wait(p.conn.ctx.Done(), time.Until(p.free))
 		}
 		n, err := p.to.Write(data[:n])
 		p.count.Add(int64(n))
