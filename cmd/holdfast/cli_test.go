@@ -66,7 +66,7 @@ func TestExitCodes(t *testing.T) {
 		{"ports", []string{"ports", "-json"}, exitDone, "[", ""},
 		{"hub alone", []string{"hub"}, exitUsage, "", "plan"},
 		{"hub what", []string{"hub", "destroy"}, exitUsage, "", "want plan or apply"},
-		{"hub plan", []string{"hub", "plan", "-fleet", fleet}, exitDone, `"$JS.a.API.CONSUMER.RESET.S.up_a_S"`, ""},
+		{"hub plan", []string{"hub", "plan", "-fleet", fleet}, exitDone, `"$JS.a.API.CONSUMER.RESET.>"`, ""},
 		{"hub plan as JSON", []string{"hub", "plan", "-json", "-fleet", fleet}, exitDone, `"streams"`, ""},
 		{"hub plan bad", []string{"hub", "plan", "-fleet", badFleet}, exitConfig, "", `"a.b" is not a name`},
 		{"hub apply without a hub", []string{"hub", "apply", "-fleet", fleet, "-server", "nats://127.0.0.1:1"}, exitFailed, "", "connect to the hub"},

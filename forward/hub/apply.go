@@ -4,26 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Change is one thing that Apply does, or would do.
 type Change struct {
-	Stream string `json:"stream"`
-	Action string `json:"action"`           // "create", "update" or "keep"
-	Detail string `json:"detail,omitempty"` // in words
+	Stream   string `json:"stream"`
+	Consumer string `json:"consumer,omitempty"` // of the stream; empty: the stream itself
+	Action   string `json:"action"`             // "create", "update", "delete" or "keep"
+	Detail   string `json:"detail,omitempty"`   // in words
+	Warning  string `json:"warning,omitempty"`  // what is dangerous about the stream as it is
 }
 
-// String returns the change in one line.
+// String returns the change in one line, and a warning in a second one.
 func (c Change) String() string {
 	s := c.Action + " stream " + c.Stream
+	if c.Consumer != "" {
+		s = c.Action + " consumer " + c.Consumer + " of stream " + c.Stream
+	}
 	if c.Detail != "" {
 		s += ": " + c.Detail
+	}
+	if c.Warning != "" {
+		s += "\n  warning: " + c.Warning
 	}
 	return s
 }
@@ -31,14 +41,18 @@ func (c Change) String() string {
 // ErrTooOld means that a server of the hub is older than MinVersion. The error that wraps it names the version found.
 var ErrTooOld = errors.New("the hub's server is too old")
 
+// applyWorkers is how many requests are with the hub at a time.
+const applyWorkers = 16
+
 // Diff returns what Apply would do, without doing it.
 func Diff(ctx context.Context, js jetstream.JetStream, p Plan) ([]Change, error) {
 	return run(ctx, js, p, false)
 }
 
-// Apply makes the plan's streams, and adds to those that exist what they lack, as an administrator of the account that js is
-// connected to. Sources, limits and settings that are not the plan's stay as they are, and nothing is ever deleted: it may be run
-// again at any time. It returns what it did, up to the stream that failed if it fails. Users are not its business: see Plan.Config.
+// Apply makes the plan's streams and consumers, and adds to those that exist what they lack, as an administrator of the account that js is
+// connected to. Limits that the plan does not name, and settings that are not its business, stay as they are. It deletes no stream and no record,
+// and refuses a limit that would; it takes away what lets a revoked leaf in. It may be run again at any time. It returns what it did, up to what
+// failed if something does. Users are not its business: see Site and Plan.Config.
 func Apply(ctx context.Context, js jetstream.JetStream, p Plan) ([]Change, error) {
 	return run(ctx, js, p, true)
 }
@@ -49,11 +63,18 @@ func run(ctx context.Context, js jetstream.JetStream, p Plan, do bool) ([]Change
 	}
 	var changes []Change
 	for _, want := range p.streams {
-		change, err := ensure(ctx, js, want, do)
+		change, err := p.ensure(ctx, js, want, do)
 		if err != nil {
 			return changes, fmt.Errorf("hub stream %s: %w", want.Name, err)
 		}
 		changes = append(changes, change)
+	}
+	for _, stream := range []string{Commands, Documents} {
+		more, err := p.ensureConsumers(ctx, js, stream, do)
+		changes = append(changes, more...)
+		if err != nil {
+			return changes, fmt.Errorf("hub stream %s: %w", stream, err)
+		}
 	}
 	return changes, nil
 }
@@ -92,7 +113,7 @@ func older(version, than string) bool {
 	return v != nil && slices.Compare(v, numbers(than)) < 0
 }
 
-func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, do bool) (Change, error) {
+func (p Plan) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, do bool) (Change, error) {
 	change := Change{Stream: want.Name}
 	s, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -108,42 +129,81 @@ func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 		return change, err
 	}
 	have := s.CachedInfo().Config
-	added, err := merge(&have, want)
-	if err != nil {
+	m := merger{have: &have, want: want, state: s.CachedInfo().State, set: p.spec.settings(want.Name), revoked: p.spec.Revoked}
+	if err := m.merge(); err != nil {
 		return change, err
 	}
-	if len(added) == 0 {
+	change.Warning = strings.Join(m.warnings, "; ")
+	if len(m.changes) == 0 {
 		change.Action = "keep"
 		return change, nil
 	}
-	change.Action, change.Detail = "update", strings.Join(added, ", ")
+	change.Action, change.Detail = "update", strings.Join(m.changes, ", ")
 	if do {
 		_, err = js.UpdateStream(ctx, have)
 	}
 	return change, err
 }
 
-// merge adds to an existing stream what a plan wants of it, and returns what that is, in words.
-func merge(have *jetstream.StreamConfig, want jetstream.StreamConfig) ([]string, error) {
-	var added []string
-	if (have.Mirror == nil) != (want.Mirror == nil) || want.Mirror != nil && !same(have.Mirror, want.Mirror) {
-		return nil, errors.New("it exists and is not what the plan wants: a stream cannot become a mirror, or a mirror of another stream; choose another hub_stream, or delete it")
+// ensureConsumers makes the consumers of a stream that leaves take from, and deletes those of revoked leaves. Those that are as they should be
+// are not told of.
+func (p Plan) ensureConsumers(ctx context.Context, js jetstream.JetStream, stream string, do bool) ([]Change, error) {
+	have := map[string]jetstream.ConsumerConfig{}
+	s, err := js.Stream(ctx, stream)
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, err
 	}
-	for _, w := range want.Sources {
-		at := slices.IndexFunc(have.Sources, func(h *jetstream.StreamSource) bool { return h.Name == w.Name && sameAPI(h, w) })
-		switch {
-		case at < 0:
-			have.Sources = append(have.Sources, w)
-			added = append(added, "source "+label(w))
-		case !same(have.Sources[at], w):
-			return nil, fmt.Errorf("it has a source %s of other settings than the plan's (consumer %s); remove that source first", label(w), w.Consumer.Name)
+	if err == nil {
+		list := s.ListConsumers(ctx)
+		for info := range list.Info() {
+			have[info.Name] = info.Config
+		}
+		if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+			return nil, fmt.Errorf("list consumers: %w", err)
 		}
 	}
-	if !have.AllowDirect {
-		have.AllowDirect = true
-		added = append(added, "direct reads, which the handshake needs")
+	var changes []Change
+	var jobs []func() error
+	for _, c := range p.consumers {
+		if c.Stream != stream {
+			continue
+		}
+		name := c.Config.Durable
+		old, there := have[name]
+		switch {
+		case !there:
+			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "create"})
+			jobs = append(jobs, func() error { _, err := js.CreatePushConsumer(ctx, stream, c.Config); return err })
+		case old.DeliverSubject != c.Config.DeliverSubject || old.FilterSubject != c.Config.FilterSubject || old.AckPolicy != c.Config.AckPolicy:
+			return changes, fmt.Errorf("its consumer %s is not what the plan wants; delete it if nothing that it holds is still to be delivered", name)
+		}
 	}
-	return added, nil
+	for _, leaf := range p.spec.Revoked {
+		if name := DownConsumer(leaf, stream); slices.Contains(slices.Collect(maps.Keys(have)), name) {
+			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "delete", Detail: "leaf " + leaf + " is revoked"})
+			jobs = append(jobs, func() error { return js.DeleteConsumer(ctx, stream, name) })
+		}
+	}
+	if !do {
+		return changes, nil
+	}
+	return changes, inParallel(jobs)
+}
+
+// inParallel runs jobs, some at a time, and returns their errors.
+func inParallel(jobs []func() error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(jobs))
+	slots := make(chan struct{}, applyWorkers)
+	for i, job := range jobs {
+		slots <- struct{}{}
+		wg.Go(func() {
+			errs[i] = job()
+			<-slots
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func sameAPI(a, b *jetstream.StreamSource) bool {
@@ -155,22 +215,33 @@ func same(a, b *jetstream.StreamSource) bool {
 	return a.Name == b.Name && sameAPI(a, b) && reflect.DeepEqual(a.Consumer, b.Consumer)
 }
 
+// describe says what a new stream is.
 func describe(c jetstream.StreamConfig) string {
-	if c.Mirror != nil {
-		return fmt.Sprintf("mirror of %s, %d replicas", label(c.Mirror), c.Replicas)
+	var what string
+	switch {
+	case c.Mirror != nil:
+		what = "mirror of " + label(c.Mirror)
+	case len(c.Sources) > 12:
+		what = fmt.Sprintf("%d sources", len(c.Sources))
+	case len(c.Sources) > 0:
+		labels := make([]string, 0, len(c.Sources))
+		for _, s := range c.Sources {
+			labels = append(labels, label(s))
+		}
+		what = "sources " + strings.Join(labels, " ")
+	default:
+		what = "subjects " + strings.Join(c.Subjects, " ")
 	}
-	labels := make([]string, 0, len(c.Sources))
-	for _, s := range c.Sources {
-		labels = append(labels, label(s))
-	}
-	return fmt.Sprintf("sources %s, %d replicas", strings.Join(labels, " "), c.Replicas)
+	return fmt.Sprintf("%s, %d replicas", what, c.Replicas)
 }
 
 // label names a leaf's stream as "leaf/stream".
-func label(s *jetstream.StreamSource) string {
-	leaf := ""
-	if s.External != nil {
-		leaf = strings.TrimSuffix(strings.TrimPrefix(s.External.APIPrefix, "$JS."), ".API")
+func label(s *jetstream.StreamSource) string { return leafOf(s) + "/" + s.Name }
+
+// leafOf returns the leaf that a source takes from.
+func leafOf(s *jetstream.StreamSource) string {
+	if s.External == nil {
+		return ""
 	}
-	return leaf + "/" + s.Name
+	return strings.TrimSuffix(strings.TrimPrefix(s.External.APIPrefix, "$JS."), ".API")
 }

@@ -28,6 +28,30 @@ func Consumer(leaf, stream string) string { return "up_" + leaf + "_" + stream }
 // DeliverSubject returns the subject on which a leaf's sourcing consumer delivers to the hub.
 func DeliverSubject(leaf, stream string) string { return "up." + leaf + "." + stream }
 
+// The hub streams from which a leaf takes what is sent down to it; the leaf's own streams have the same names.
+const (
+	// Commands is the stream of commands.
+	Commands = "COMMANDS"
+	// Documents is the stream of the key-value bucket DocumentBucket.
+	Documents = "KV_" + DocumentBucket
+	// DocumentBucket is the bucket of configuration documents, with keys {leaf}.{document}.
+	DocumentBucket = "DOCUMENTS"
+)
+
+// CommandSubject returns the subject of commands to one source of a leaf, or to all of them with source ">".
+func CommandSubject(leaf, source string) string { return "cmd." + leaf + "." + source }
+
+// DocumentSubject returns the subject of one configuration document of a leaf, or of all of them with key ">".
+func DocumentSubject(leaf, key string) string {
+	return "$KV." + DocumentBucket + "." + leaf + "." + key
+}
+
+// DownConsumer returns the name of the durable consumer at the hub by which a leaf takes Commands or Documents.
+func DownConsumer(leaf, stream string) string { return "down_" + leaf + "_" + stream }
+
+// DownSubject returns the subject on which that consumer delivers to the leaf.
+func DownSubject(leaf, stream string) string { return "down." + leaf + "." + stream }
+
 // Filter returns the subject filter of a leaf's records in one stream, gap and epoch records included, placeholders excluded.
 func Filter(leaf, stream string) string { return storage.DataSubject(leaf, stream, ">") }
 

@@ -4,10 +4,9 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -18,7 +17,28 @@ type Spec struct {
 	Domain   string // the hub's JetStream domain
 	Replicas int    // copies of each hub stream
 	Leaves   []Leaf
+	Revoked  []string    // names of leaves that are let in no more
+	Streams  []HubStream // settings of hub streams; those that are not listed have no limits
 }
+
+// HubStream is what an operator settles for one hub stream. Zero values leave a setting as the hub has it: no limit in a new stream.
+type HubStream struct {
+	Name     string
+	Replicas int           // default: the Spec's
+	MaxBytes int64         // of the stream, of each shard if there are several
+	MaxAge   time.Duration // since arrival at the hub; in a mirror since arrival at the leaf
+	Full     Full          // what becomes of a record for which there is no room
+	Shards   int           // more than 1: the streams <name>-1 to <name>-<shards> stand for it, see Shard
+}
+
+// Full says what a hub stream does at its limit.
+type Full string
+
+// What a full hub stream does. An empty Full is DropOldest.
+const (
+	DropOldest Full = "drop-oldest" // the hub keeps a window
+	Refuse     Full = "refuse"      // the leaves keep what does not fit, until there is room
+)
 
 // Leaf is one leaf and how it authenticates: by user and password, or by an nkey alone.
 type Leaf struct {
@@ -27,6 +47,9 @@ type Leaf struct {
 	Password string // as it stands in the server's configuration, preferably a bcrypt hash
 	NKey     string // public user key, U...
 	Streams  []Stream
+
+	Commands  bool // takes commands from the hub
+	Documents bool // takes configuration documents from the hub
 }
 
 // Stream is a captured stream of a leaf and where it goes.
@@ -48,9 +71,16 @@ const (
 
 // Plan is what a Spec comes down to: hub streams, and users with their permissions. It is immutable; make one with New.
 type Plan struct {
-	spec    Spec
-	streams []jetstream.StreamConfig
-	users   []User
+	spec      Spec
+	streams   []jetstream.StreamConfig
+	consumers []DurableConsumer
+	users     []User
+}
+
+// DurableConsumer is a consumer that a hub stream has for a leaf.
+type DurableConsumer struct {
+	Stream string
+	Config jetstream.ConsumerConfig
 }
 
 // User is a leaf's account on the hub: what it may publish to the hub, and what it may receive from it.
@@ -88,7 +118,7 @@ func New(spec Spec) (Plan, error) {
 	if err := check(spec); err != nil {
 		return Plan{}, err
 	}
-	return Plan{spec: spec, streams: planStreams(spec), users: planUsers(spec)}, nil
+	return Plan{spec: spec, streams: planStreams(spec), consumers: planConsumers(spec), users: planUsers(spec)}, nil
 }
 
 func withDefaults(l Leaf) Leaf {
@@ -118,10 +148,16 @@ func check(spec Spec) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	leaves, users := map[string]bool{}, map[string]string{}
+	shards := checkHubStreams(spec.Streams, fault)
 	takers := map[string]string{} // hub stream -> "" when sourced, else the leaf stream it mirrors
 	for _, l := range spec.Leaves {
 		if !nameForm.MatchString(l.Name) || slices.Contains(reservedDomains, l.Name) || l.Name == spec.Domain {
 			fault("leaf %q: a name has 1 to 64 letters, digits, - and _, and is not %q or a word reserved by the server", l.Name, spec.Domain)
+		}
+		for _, s := range l.Streams {
+			if s.HubStream == Commands || s.HubStream == Documents {
+				fault("leaf %q stream %q: hub stream %s is for what is sent to leaves", l.Name, s.Name, s.HubStream)
+			}
 		}
 		if leaves[l.Name] {
 			fault("leaf %q: listed twice; names are unique in a fleet", l.Name)
@@ -138,9 +174,36 @@ func check(spec Spec) error {
 		names := map[string]bool{}
 		for _, s := range l.Streams {
 			checkStream(l, s, names, takers, fault)
+			if set := spec.settings(s.HubStream); s.Mode == Mirror && set.MaxAge > 0 {
+				fault("hub stream %q: max_age of a mirror counts from the arrival at the leaf, so that it deletes late backlog on arrival; use max_bytes", s.HubStream)
+			}
+			if n := shards[s.HubStream]; n > 1 {
+				fault("leaf %q stream %q: hub stream %s has %d shards; enrol the leaf, or name one of them, such as %s", l.Name, s.Name, s.HubStream, n, Shard(s.HubStream, 1))
+			}
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// checkHubStreams returns the number of shards by hub stream.
+func checkHubStreams(streams []HubStream, fault func(string, ...any)) map[string]int {
+	shards := map[string]int{}
+	for _, s := range streams {
+		if _, twice := shards[s.Name]; twice {
+			fault("hub stream %q: listed twice", s.Name)
+		}
+		shards[s.Name] = s.Shards
+		if !nameForm.MatchString(s.Name) {
+			fault("hub stream %q: a name has 1 to 64 letters, digits, - and _", s.Name)
+		}
+		if s.MaxBytes < 0 || s.MaxAge < 0 || s.Shards < 0 || s.Replicas < 0 {
+			fault("hub stream %q: a limit is below zero", s.Name)
+		}
+		if s.Full != "" && s.Full != DropOldest && s.Full != Refuse {
+			fault("hub stream %q: %q is not %s or %s", s.Name, s.Full, DropOldest, Refuse)
+		}
+	}
+	return shards
 }
 
 func checkStream(l Leaf, s Stream, names map[string]bool, takers map[string]string, fault func(string, ...any)) {
@@ -163,98 +226,4 @@ func checkStream(l Leaf, s Stream, names map[string]bool, takers map[string]stri
 		fault("leaf %q stream %q: hub stream %q is a mirror and cannot take a second stream; give one of them another hub_stream", l.Name, s.Name, s.HubStream)
 	}
 	takers[s.HubStream] = taker
-}
-
-func planStreams(spec Spec) []jetstream.StreamConfig {
-	byName := map[string]*jetstream.StreamConfig{}
-	for _, l := range spec.Leaves {
-		for _, s := range l.Streams {
-			src := &jetstream.StreamSource{
-				Name:     s.Name,
-				External: &jetstream.ExternalStream{APIPrefix: "$JS." + l.Name + ".API"},
-				Consumer: &jetstream.StreamConsumerSource{Name: Consumer(l.Name, s.Name), DeliverSubject: DeliverSubject(l.Name, s.Name)},
-			}
-			cfg := byName[s.HubStream]
-			if cfg == nil {
-				cfg = &jetstream.StreamConfig{Name: s.HubStream, Storage: jetstream.FileStorage, Replicas: spec.Replicas, AllowDirect: true}
-				byName[s.HubStream] = cfg
-			}
-			if s.Mode == Mirror {
-				cfg.Mirror = src
-			} else {
-				cfg.Sources = append(cfg.Sources, src)
-			}
-		}
-	}
-	names := slices.Sorted(maps.Keys(byName))
-	streams := make([]jetstream.StreamConfig, 0, len(names))
-	for _, name := range names {
-		streams = append(streams, *byName[name])
-	}
-	return streams
-}
-
-func planUsers(spec Spec) []User {
-	users := make([]User, 0, len(spec.Leaves))
-	hubHash, leafHash := AccountHash(spec.Account), AccountHash(LeafAccount)
-	for _, l := range spec.Leaves {
-		u := User{Leaf: l.Name, Name: l.User, Password: l.Password, NKey: l.NKey}
-		u.Publish = []string{"$JS." + spec.Domain + ".API.INFO"}
-		u.Subscribe = []string{InboxPrefix(l.Name) + ".>"}
-		for _, s := range l.Streams {
-			consumer := Consumer(l.Name, s.Name)
-			u.Publish = append(u.Publish,
-				DeliverSubject(l.Name, s.Name),                                               // records, heartbeats
-				"$JSC.R."+l.Name+"."+hubHash+"."+s.Name+"."+consumer+".*",                    // the answer to RESET
-				"$JS."+spec.Domain+".API.DIRECT.GET."+s.HubStream+"."+Filter(l.Name, s.Name)) // the handshake: newest record of ours
-			u.Subscribe = append(u.Subscribe,
-				"$JS."+l.Name+".API.CONSUMER.RESET."+s.Name+"."+consumer, // the hub attaches
-				"$JS.FC."+l.Name+"."+leafHash+"."+s.Name+".*.*")          // the hub acknowledges; each consumer has a name of its own
-		}
-		users = append(users, u)
-	}
-	return users
-}
-
-// Streams returns the hub streams, sorted by name. The caller owns the result, but not what its pointers lead to.
-func (p Plan) Streams() []jetstream.StreamConfig { return slices.Clone(p.streams) }
-
-// Users returns the leaves' users in the order of the Spec. The caller owns the result, but not its lists.
-func (p Plan) Users() []User { return slices.Clone(p.users) }
-
-// Config returns the plan's users as the `accounts` block of a nats-server configuration. Every hub server needs it, and the
-// feature flags that it mentions; users of the operator's own go into the same account.
-func (p Plan) Config() string {
-	var b strings.Builder
-	b.WriteString("# Each hub server needs nats-server " + MinVersion + " or newer, `jetstream { domain: " + p.spec.Domain + " }` and\n")
-	b.WriteString("# feature_flags { js_ack_fc_v2: true, js_api_reply_v2: true }\n")
-	b.WriteString("accounts {\n  SYS: {} # give it an administrator of the servers; name it as system_account\n  " + p.spec.Account + ": {\n    jetstream: enabled\n    users: [\n")
-	b.WriteString("      # add an administrator here, who runs `holdfast hub apply`, and your applications\n")
-	for _, u := range p.users {
-		b.WriteString("      # leaf " + u.Leaf + "\n      { ")
-		if u.NKey != "" {
-			b.WriteString("nkey: " + quote(u.NKey))
-		} else {
-			b.WriteString("user: " + quote(u.Name) + ", password: " + quote(u.Password))
-		}
-		b.WriteString(", allowed_connection_types: [\"LEAFNODE\", \"LEAFNODE_WS\"], permissions: {\n")
-		writeList(&b, "publish", u.Publish)
-		writeList(&b, "subscribe", u.Subscribe)
-		b.WriteString("      } }\n")
-	}
-	b.WriteString("    ]\n  }\n}\n")
-	return b.String()
-}
-
-func writeList(b *strings.Builder, key string, subjects []string) {
-	b.WriteString("        " + key + ": [\n")
-	for _, s := range subjects {
-		b.WriteString("          " + quote(s) + "\n")
-	}
-	b.WriteString("        ]\n")
-}
-
-// quote writes a value so that the server's configuration parser takes it as one string, "$" included.
-func quote(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
