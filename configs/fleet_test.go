@@ -20,9 +20,13 @@ func TestLoadFleet(t *testing.T) {
 		want       []string // a part of each fault, in order
 	}{
 		{"good", "leaves:\n  - {name: a, password: x, streams: [{name: S}, {name: M, mode: mirror}]}\n  - {name: b, nkey: UABC, streams: [{name: S, hub_stream: FIELD}]}\n", nil},
-		{"empty", "replicas: 3\n", []string{"leaves: is missing"}},
+		{"nobody yet", "replicas: 3\nleaves: []\n", nil},
+		{"with limits", "auth: jwt\naccount: ADKEY\nservers: [\"tls://h:4222\"]\nleaf_urls: [\"tls://h:7422\"]\nstreams: [{name: S, max_bytes: 1TiB, max_age: 90d, when_full: refuse, shards: 4}]\n" +
+			"leaf_streams: [{name: S}]\nleaves: [{name: a, commands: true, documents: true}]\n", nil},
+		{"impossible limits", "streams: [{name: a b, max_bytes: -1KiB, replicas: 2, shards: 99, when_full: cry}]\nleaf_streams: [{name: S}, {name: S}]\n",
+			[]string{"streams[0].name", "max_bytes", "replicas", "shards", "when_full", "leaf_streams[1].name"}},
 		{"everything wrong", "replicas: 2\nacount: X\nleaves:\n  - {name: a.b}\n  - {name: c, password: x, nkey: U, streams: [{name: S, mode: both}]}\n  - {name: c, password: topsecret, streams: [{name: S}, {name: S}]}\n",
-			[]string{"replicas: is 2", "acount", "leaves[0].name", "leaves[0].password", "leaves[1].nkey", "mode", "leaves[2].name", "listed twice"}},
+			[]string{"replicas: is 2", "acount", "leaves[0].name", "leaves[1].nkey", "mode", "leaves[2].name", "listed twice"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fleet.yaml")

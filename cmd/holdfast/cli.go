@@ -46,7 +46,7 @@ func commands() []subcommand {
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"password", "", "print the hash of a password, for a local application", passwordCommand},
-		{"hub", "plan|apply", "print or make what the hub needs for a list of leaves", hubCommand},
+		{"hub", "COMMAND", "make a hub of NATS servers, and look after its fleet", hubCommand},
 		{"demo", "", "the whole of it on this machine, with a link that is cut", demoCommand},
 		{"version", "", "print the version", versionCommand},
 	}

@@ -64,11 +64,19 @@ func TestExitCodes(t *testing.T) {
 		{"adopt what is no store", []string{"adopt", "-config", good, "pump-07"}, exitUsage, "", "adopt which store?"},
 		{"adopt without a daemon", []string{"adopt", "-config", good, "0123456789"}, exitFailed, "", "no daemon answers"},
 		{"ports", []string{"ports", "-json"}, exitDone, "[", ""},
-		{"hub alone", []string{"hub"}, exitUsage, "", "plan"},
-		{"hub what", []string{"hub", "destroy"}, exitUsage, "", "want plan or apply"},
-		{"hub plan", []string{"hub", "plan", "-fleet", fleet}, exitDone, `"$JS.a.API.CONSUMER.RESET.>"`, ""},
-		{"hub plan as JSON", []string{"hub", "plan", "-json", "-fleet", fleet}, exitDone, `"streams"`, ""},
+		{"hub alone", []string{"hub"}, exitUsage, "", "audit"},
+		{"hub what", []string{"hub", "destroy"}, exitUsage, "", "want init, plan"},
+		{"hub users", []string{"hub", "users", "-fleet", fleet}, exitDone, `"$JS.a.API.CONSUMER.RESET.>"`, ""},
+		{"hub users as JSON", []string{"hub", "users", "-json", "-fleet", fleet}, exitDone, `"Publish"`, ""},
 		{"hub plan bad", []string{"hub", "plan", "-fleet", badFleet}, exitConfig, "", `"a.b" is not a name`},
+		{"hub plan without a hub", []string{"hub", "plan", "-fleet", fleet, "-server", "nats://127.0.0.1:1"}, exitFailed, "", "connect to the hub"},
+		{"hub init where", []string{"hub", "init"}, exitUsage, "", "which folder"},
+		{"hub init of what", []string{"hub", "init", dir}, exitUsage, "", "-local"},
+		{"hub init over something", []string{"hub", "init", "-local", dir}, exitFailed, "", "is not empty"},
+		{"hub init of two", []string{"hub", "init", "-hosts", "a,b", filepath.Join(dir, "two")}, exitFailed, "", "2 nodes"},
+		{"enrol nobody", []string{"hub", "enrol", "-fleet", fleet}, exitUsage, "", "which leaf"},
+		{"enrol without a hub of ours", []string{"hub", "enrol", "-fleet", fleet, "a"}, exitFailed, "", "not made by `holdfast hub init`"},
+		{"revoke who is not there", []string{"hub", "revoke", "-fleet", fleet, "a"}, exitFailed, "", "is not enrolled here"},
 		{"hub apply without a hub", []string{"hub", "apply", "-fleet", fleet, "-server", "nats://127.0.0.1:1"}, exitFailed, "", "connect to the hub"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,7 +145,7 @@ func TestInit(t *testing.T) {
 	if after, err := os.ReadFile(path); err != nil || code != exitFailed || !bytes.Equal(before, after) || !strings.Contains(log, "exists already") {
 		t.Errorf("init over an existing file = %d (%v): %s", code, err, log)
 	}
-	text := firstConfig("a", dir, "", []serial.Port{{Device: "/dev/ttyUSB0", Links: []string{"/dev/serial/by-id/usb-x"}, Name: "GPS"}})
+	text := firstConfig("a", dir, firstHub{}, []serial.Port{{Device: "/dev/ttyUSB0", Links: []string{"/dev/serial/by-id/usb-x"}, Name: "GPS"}})
 	if !strings.Contains(text, "port: /dev/serial/by-id/usb-x") || strings.Contains(text, "ttyUSB0") {
 		t.Errorf("the port is not named by its lasting name:\n%s", text)
 	}

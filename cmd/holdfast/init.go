@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
 	"github.com/holdfast-edge/holdfast/configs"
+	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 )
 
@@ -20,8 +22,20 @@ func initCommand(_ context.Context, args []string, std stdio) error {
 	name := fs.String("leaf", "", "name of this gateway, unique in the fleet; the host name when left out")
 	data := fs.String("data", "/var/lib/holdfast", "data directory")
 	hub := fs.String("hub", "", "leaf-node address of the hub, such as tls://hub.example.com:7422; none: nothing is forwarded")
+	enrolment := fs.String("enrolment", "", "`file` that holdfast hub enrol wrote for this gateway; it stays where it is")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err
+	}
+	first := firstHub{url: *hub}
+	if *enrolment != "" {
+		var err error
+		if first, err = enrolled(*enrolment); err != nil {
+			return fmt.Errorf("read enrolment %s: %w", *enrolment, err)
+		}
+		if *name != "" && *name != first.Leaf {
+			return usageErrorf("the enrolment is of leaf %s, not of %s", first.Leaf, *name)
+		}
+		*name = first.Leaf
 	}
 	if *name == "" {
 		host, err := os.Hostname()
@@ -34,7 +48,7 @@ func initCommand(_ context.Context, args []string, std stdio) error {
 	if err != nil {
 		return fmt.Errorf("list serial ports: %w", err)
 	}
-	text := firstConfig(*name, *data, *hub, ports)
+	text := firstConfig(*name, *data, first, ports)
 	if faults := configs.Check([]byte(text)); len(faults) > 0 {
 		_, err := io.WriteString(std.err, configs.Format(faults))
 		return exitError{exitConfig, errors.Join(err, errSaid)}
@@ -85,16 +99,76 @@ func leafName(host string) string {
 	return host[:min(len(host), 32)]
 }
 
-func firstConfig(name, data, hub string, ports []serial.Port) string {
+// firstHub is what the first configuration says of the hub.
+type firstHub struct {
+	url string // without an enrolment; empty: none
+	fleet.Enrolment
+	file  string // the enrolment's
+	hasCA bool
+}
+
+func enrolled(path string) (firstHub, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return firstHub{}, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return firstHub{}, err
+	}
+	h := firstHub{file: path}
+	h.Enrolment, h.hasCA, err = fleet.ParseEnrolment(data)
+	return h, err
+}
+
+// write writes the hub section and the streams.
+func (h firstHub) write(b *strings.Builder) {
+	const first = "  - name: SENSORS\n    max_bytes: 1GiB\n    when_full: drop-oldest\n"
+	switch {
+	case h.file != "":
+		fmt.Fprintf(b, "hub:\n  urls: [%s]\n  domain: %s\n", quoted(h.URLs), h.Domain)
+		kind := "credentials"
+		if h.Auth == fleet.ByConfig {
+			kind = "nkey"
+		}
+		fmt.Fprintf(b, "  %s: %q\n", kind, h.file)
+		if h.hasCA {
+			fmt.Fprintf(b, "  tls: {ca: %q}\n", h.file)
+		}
+		b.WriteString("streams:\n")
+		for _, s := range h.Streams {
+			fmt.Fprintf(b, "  - name: %s\n    max_bytes: 1GiB\n    when_full: drop-oldest\n    forward: {mode: %s, hub_stream: %s}\n", s.Name, s.Mode, s.HubStream)
+		}
+		if len(h.Streams) == 0 {
+			b.WriteString(first + "    forward: {mode: none}\n")
+		}
+	case h.url != "":
+		fmt.Fprintf(b, "hub:\n  urls: [%q]\n  # credentials: /etc/holdfast/hub.creds\nstreams:\n%s", h.url, first)
+	default:
+		b.WriteString("streams:\n" + first + "    forward: {mode: none}\n")
+	}
+}
+
+// into returns the stream that first sources go into.
+func (h firstHub) into() string {
+	if len(h.Streams) > 0 {
+		return h.Streams[0].Name
+	}
+	return "SENSORS"
+}
+
+func quoted(texts []string) string {
+	all := make([]string, 0, len(texts))
+	for _, t := range texts {
+		all = append(all, fmt.Sprintf("%q", t))
+	}
+	return strings.Join(all, ", ")
+}
+
+func firstConfig(name, data string, hub firstHub, ports []serial.Port) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "leaf:\n  name: %s\n  data: %s\n", name, data)
-	if hub != "" {
-		fmt.Fprintf(&b, "hub:\n  urls: [%q]\n  # credentials: /etc/holdfast/hub.creds\n", hub)
-	}
-	b.WriteString("streams:\n  - name: SENSORS\n    max_bytes: 1GiB\n    when_full: drop-oldest\n")
-	if hub == "" {
-		b.WriteString("    forward: {mode: none}\n")
-	}
+	hub.write(&b)
 	b.WriteString("sources:")
 	if len(ports) == 0 {
 		b.WriteString(" []\n")
@@ -102,7 +176,7 @@ func firstConfig(name, data, hub string, ports []serial.Port) string {
 		b.WriteString("\n")
 	}
 	for i, p := range ports {
-		fmt.Fprintf(&b, "  # %s\n  - name: serial%d\n    into: SENSORS\n    serial: {port: %s, baud: 9600}\n    frame: line\n", describe(p), i+1, stableName(p))
+		fmt.Fprintf(&b, "  # %s\n  - name: serial%d\n    into: %s\n    serial: {port: %s, baud: 9600}\n    frame: line\n", describe(p), i+1, hub.into(), stableName(p))
 	}
 	b.WriteString("  # - name: sensors\n  #   into: SENSORS\n  #   mqtt: {broker: \"tcp://127.0.0.1:1883\", topics: [\"sensors/#\"], qos: 1}\n")
 	return b.String()

@@ -50,6 +50,7 @@ var homes = map[string][]string{
 	"github.com/expr-lang/expr":           {"ingest/decode"},
 	"github.com/fxamacker/cbor/v2":        {"ingest/decode"},
 	"github.com/nats-io/nats-server/v2":   {"leaf", "rig/..."},
+	"github.com/nats-io/jwt/v2":           {"forward/hub"},
 	"go.yaml.in/yaml/v3":                  {"configs"},
 	"github.com/klauspost/compress":       {"storage/blocks"},
 	"github.com/minio/highwayhash":        {"storage/blocks"},
