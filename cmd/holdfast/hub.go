@@ -28,6 +28,7 @@ const hubAbout = `Looks after a hub of stock NATS servers, on an operator's mach
   enrol LEAF   let a leaf in; writes the one file that its gateway needs
   revoke LEAF  let it in no more, at once
   reload       make servers read their users again, without jwt
+  renew        make new certificates for the servers
   users        print each leaf's rights, for servers that init did not write
   list         each leaf: last seen, what waits, what was lost
   audit        account for every record of every leaf; code 1 if any is missing
@@ -42,6 +43,7 @@ func hubCommands() []subcommand {
 		{"enrol", "LEAF", "Lets a leaf of the fleet file in, and writes the file for its gateway: holdfast init -enrolment FILE makes its configuration.", hubEnrol},
 		{"revoke", "LEAF", "Takes a leaf's rights away. What the hub has of it stays.", hubRevoke},
 		{"reload", "", "Makes the servers of a hub without jwt read their configuration again, once the new accounts.conf is there, and hangs up on revoked leaves.", hubReload},
+		{"renew", "", "Makes new certificates for the servers that hub init wrote, by the hub's own authority. Leaves need nothing new.", hubRenew},
 		{"users", "", "Prints the accounts block with each leaf's least rights, for servers that hub init did not write.", hubUsers},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 )
@@ -53,5 +54,19 @@ func hubInit(_ context.Context, args []string, std stdio) error {
 		}
 	}
 	_, err = fmt.Fprintf(std.out, "then add your leaves to %s, and: holdfast hub apply -fleet %[1]s\n", filepath.Join(words[0], fleet.FleetFile))
+	return err
+}
+
+func hubRenew(_ context.Context, args []string, std stdio) error {
+	f := newHubFlags("renew", std)
+	_, file, err := f.parse(args, 0, std)
+	if err != nil {
+		return err
+	}
+	done, err := fleet.Renew(f.fleetOf(file).Dir, time.Now())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.out, "new certificates in the folder tls of %s: copy them to the machines, then holdfast hub reload\n", strings.Join(done, ", "))
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -122,4 +124,50 @@ func ecPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 
 func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// Renew makes new keys and certificates for the servers of a hub's folder, by its own authority, and returns the folders that have them. The
+// servers take them when they read their configuration again.
+func Renew(dir string, now time.Time) ([]string, error) {
+	certPEM, err := os.ReadFile(filepath.Join(dir, AuthorityFile))
+	if err != nil {
+		return nil, fmt.Errorf("authority of the hub: %w", err)
+	}
+	keyPEM, err := os.ReadFile(Secret(dir, authorityKey))
+	if err != nil {
+		return nil, fmt.Errorf("authority of the hub: %w", err)
+	}
+	ca, err := parseAuthority(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*", "tls", nodeCert))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("no server's certificate below %s: %w", dir, errors.Join(err, errNoKeys))
+	}
+	w := writer{dir: dir}
+	var done []string
+	for _, file := range files {
+		old, err := os.ReadFile(file)
+		if err != nil {
+			return done, fmt.Errorf("renew certificates: %w", err)
+		}
+		block, _ := pem.Decode(old)
+		if block == nil {
+			return done, fmt.Errorf("renew certificates: %s is not PEM", file)
+		}
+		had, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return done, fmt.Errorf("renew certificates: %s: %w", file, err)
+		}
+		folder := filepath.Base(filepath.Dir(filepath.Dir(file)))
+		cert, key, err := ca.issue(had.Subject.CommonName, now)
+		w.file(filepath.Join(folder, "tls", nodeKey), key, err)
+		w.file(filepath.Join(folder, "tls", nodeCert), cert, nil)
+		if w.err != nil {
+			return done, w.err
+		}
+		done = append(done, folder)
+	}
+	return done, nil
 }

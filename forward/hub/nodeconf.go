@@ -9,7 +9,7 @@ import (
 // config returns the configuration of a node, in the server's language.
 func (s Site) config(n Node) string {
 	file := func(name string) string { return quote(filepath.Join(n.Dir, "tls", name)) }
-	certs := fmt.Sprintf("cert_file: %s\n    key_file: %s", file("node.pem"), file("node.key"))
+	certs := fmt.Sprintf("cert_file: %s\n    key_file: %s", file(nodeCert), file(nodeKey))
 	cluster := ""
 	if len(s.Nodes) > 1 {
 		var routes strings.Builder

@@ -57,6 +57,8 @@ const (
 	authorityKey  = "ca.key"
 	nodeConfig    = "nats-server.conf"
 	accountsFile  = "accounts.conf" // beside nodeConfig
+	nodeCert      = "node.pem"      // in tls, beside nodeConfig
+	nodeKey       = "node.key"
 )
 
 // Secret returns the path of a secret file of a hub's folder.
@@ -149,8 +151,8 @@ func (s Site) Create(dir string) error {
 	k.write(&w)
 	for _, n := range s.Nodes {
 		cert, key, err := ca.issue(n.Host, time.Now())
-		w.file(filepath.Join(n.Name, "tls", "node.pem"), cert, err)
-		w.file(filepath.Join(n.Name, "tls", "node.key"), key, nil)
+		w.file(filepath.Join(n.Name, "tls", nodeCert), cert, err)
+		w.file(filepath.Join(n.Name, "tls", nodeKey), key, nil)
 		w.file(filepath.Join(n.Name, "tls", AuthorityFile), ca.certPEM(), nil)
 		w.file(filepath.Join(n.Name, nodeConfig), []byte(s.config(n)), nil)
 		accounts, err := k.accounts(n, Plan{})

@@ -174,7 +174,8 @@ func eachAuth(t *testing.T, run func(t *testing.T, auth fleet.Auth)) {
 }
 
 // TestHubWorksAsWritten: three stock servers run from the files of hub init; a leaf joins by the one file that it was given, gets its commands
-// and is forwarded to; when it is revoked it is cut off at once and not let in again, also by a server that was away and by one that restarts.
+// and is forwarded to; when it is revoked it is cut off at once and not let in again, also by servers that
+// restart, with new certificates.
 func TestHubWorksAsWritten(t *testing.T) {
 	eachAuth(t, func(t *testing.T, auth fleet.Auth) {
 		m := makeHub(t, auth, fleet.Leaf{Name: "g1", Commands: true, Streams: []fleet.Stream{{Name: "S"}}}, fleet.Leaf{Name: "g2", Streams: []fleet.Stream{{Name: "S"}}})
@@ -198,6 +199,9 @@ func TestHubWorksAsWritten(t *testing.T) {
 		}
 		if !linked(other) {
 			t.Errorf("another leaf was cut off, too: %v", other.Link())
+		}
+		if done, err := fleet.Renew(m.Dir, time.Now()); err != nil || len(done) != 3 {
+			t.Errorf("Renew = %v, %v, want three servers", done, err)
 		}
 		for i := range 3 {
 			m.hub.Stop(i)
