@@ -4,20 +4,12 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
-	// timesyncMark is made by systemd-timesyncd when it has set the clock, and is gone after a reboot: systemd-timesyncd.service(8).
-	timesyncMark = "/run/systemd/timesync/synchronized"
 	// stepTolerance is how far the wall clock may move against the time since boot before a clock that nobody disciplines any more is
 	// distrusted. Both are slewed alike, so only a step moves them apart.
 	stepTolerance = time.Minute
-	// staUnsync is STA_UNSYNC of adjtimex(2).
-	staUnsync = 0x0040
-	// maxClockError is the error, in microseconds, from which the kernel itself calls a clock unsynchronised: NTP_PHASE_LIMIT, 16 s.
-	maxClockError = 16_000_000
 )
 
 // clockFloor is a moment before the first release. A clock that says less was never set, whatever the kernel says of it.
@@ -41,18 +33,6 @@ type clock struct {
 
 func newClock() *clock {
 	return &clock{now: time.Now, sinceBoot: sinceBoot, kernel: kernelClock, mark: timesyncMark}
-}
-
-// kernelClock asks adjtimex(2), which reads only and needs no rights.
-func kernelClock() ClockState {
-	var tx unix.Timex
-	if _, err := unix.Adjtimex(&tx); err != nil {
-		return ClockUnknown
-	}
-	if tx.Status&staUnsync != 0 || tx.Maxerror >= maxClockError {
-		return ClockUnsynced
-	}
-	return ClockSynced
 }
 
 // state returns ClockSynced from the first moment since boot at which the kernel or timesyncd says so. The kernel forgets a synchronisation after

@@ -162,15 +162,6 @@ func (f FileSystem) check(dir string) error {
 	return fmt.Errorf("%s is on %s: move the data directory to a local ext4, f2fs, btrfs or xfs, or set allow_volatile if losing records is acceptable: %w", dir, f.Type, ErrVolatile)
 }
 
-// kernelBootID returns the id that the kernel drew at its start: as long as it is the same, what was written is still in its page cache.
-func kernelBootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read the kernel's boot id: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
-}
-
 // sinceBoot returns the time since the machine's start, suspends included: CLOCK_BOOTTIME of clock_gettime(2). Zero if the kernel does not say.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
