@@ -43,6 +43,7 @@ func commands() []subcommand {
 		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},
 		{"command", "SOURCE DATA", "send a command to a device", commandCommand},
+		{"probe", "PORT", "find out what a device sends, and how to configure it", probeCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"password", "", "print the hash of a password, for a local application", passwordCommand},

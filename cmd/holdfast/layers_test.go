@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"ingest/seen":       {"storage"},
 	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "ingest/seen", "ingest/topic", "storage"},
 	"ingest/command":    {"ingest", "storage"},
+	"ingest/probe":      {"ingest/frame", "ingest/serial"}, // listens to a port as a source would
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},
 	"ingest/request":    {"ingest"},
 	"ingest/mqttserver": {"ingest", "ingest/mqttserver/packet", "ingest/seen", "ingest/topic", "storage"},

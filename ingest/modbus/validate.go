@@ -90,6 +90,16 @@ func (b Bus) validateLine(fault func(key, problem, remedy string)) {
 	}
 }
 
+// Check returns the first fault of a bus; nil for a sound one.
+func (b Bus) Check() (err error) {
+	b.validate(func(key, problem, remedy string) {
+		if err == nil {
+			err = fmt.Errorf("%s: %s: %s", key, problem, remedy)
+		}
+	})
+	return err
+}
+
 func (b Bus) validateAddress(fault func(key, problem, remedy string)) {
 	if b.Port != "" {
 		fault("port", "is of a serial line, and mode is "+b.Mode, "set mode: rtu, or give address instead")
