@@ -78,19 +78,24 @@ func Load(path string) (Config, []Fault, error) {
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, faults := parse(data, machine())
-	for i := range faults {
-		faults[i].File = path
-	}
-	if len(faults) > 0 {
-		return cfg, faults, nil
-	}
-	folder, err := filepath.Abs(filepath.Dir(path))
+	full, err := filepath.Abs(path)
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("read configuration %s: %w", path, err)
 	}
-	cfg.resolve(folder)
-	return cfg, nil, nil
+	cfg, faults := Read(data, filepath.Dir(full))
+	for i := range faults {
+		faults[i].File = path
+	}
+	return cfg, faults, nil
+}
+
+// Read reads a configuration that was in a file of a folder, as Load does.
+func Read(data []byte, folder string) (Config, []Fault) {
+	cfg, faults := parse(data, machine())
+	if len(faults) == 0 {
+		cfg.resolve(folder)
+	}
+	return cfg, faults
 }
 
 // Check returns all faults of a configuration that is not in a file yet.

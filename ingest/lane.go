@@ -29,6 +29,7 @@ type lane struct {
 	stream string
 	store  Store
 	log    *slog.Logger
+	halt   func() // stops it and waits; nil while it has not been started. Of Runner.start and Set
 
 	turn  chan struct{} // holds one token: whoever took it may append and owns the fields below
 	seq   uint64        // sequence number of the last record that is stored
@@ -53,6 +54,26 @@ type lane struct {
 type way struct {
 	doubt   []storage.Record // records of a batch that failed: they will be delivered again
 	settled int              // how many of doubt are stored or refused; the others may be stored, and hold seq+1 and up
+}
+
+// end stops a lane that runs, and waits for it.
+func (l *lane) end() {
+	if l.halt != nil {
+		l.halt()
+		l.halt = nil
+	}
+}
+
+// inherit takes over the numbers and counts of a lane that has ended, and what its command outcomes have in doubt. What its source had in doubt
+// the new source may never deliver again: it is settled before anything of it is stored.
+func (l *lane) inherit(from *lane) {
+	<-from.turn // who holds it is done soon
+	defer func() { from.turn <- struct{}{} }()
+	l.seq, l.own, l.aside = from.seq, from.own, from.aside
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	l.stored, l.invalid, l.why, l.last = from.stored, from.invalid, from.why, from.last
+	l.restarts, l.panics = from.restarts, from.panics
 }
 
 func newLane(e Entry, store Store, log *slog.Logger) *lane {

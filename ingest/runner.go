@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,44 +41,129 @@ type Entry struct {
 type Runner struct {
 	store Store
 	log   *slog.Logger
-	lanes []*lane
+
+	mu    sync.Mutex       // guards the fields below
+	lanes []*lane          // in the order the sources were given
+	gone  map[string]*lane // of sources that were taken away: their numbers go on if they come back
+	run   context.Context  // of Run, nil before it
+	wg    *sync.WaitGroup  // of Run
 }
 
 // NewRunner returns a runner of these sources; nothing runs before Run.
 func NewRunner(store Store, log *slog.Logger, entries ...Entry) *Runner {
-	r := &Runner{store: store, log: log}
+	r := &Runner{store: store, log: log, gone: map[string]*lane{}}
 	for _, e := range entries {
-		r.lanes = append(r.lanes, newLane(e, store, log.With("source", e.Source.Name())))
+		r.lanes = append(r.lanes, r.newLane(e))
 	}
 	return r
+}
+
+func (r *Runner) newLane(e Entry) *lane {
+	return newLane(e, r.store, r.log.With("source", e.Source.Name()))
 }
 
 // Run runs every source until ctx ends, then waits for them and returns nil. A source that returns or panics is restarted,
 // after a pause that grows up to 30 s. Run fails at once, before starting anything, when two sources have one name. It can be
 // called once only: sequence numbers belong to the runner.
 func (r *Runner) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	r.mu.Lock()
 	seen := map[string]bool{}
 	for _, l := range r.lanes {
 		if seen[l.name] {
+			r.mu.Unlock()
 			return fmt.Errorf("run sources: two are named %q: rename one", l.name)
 		}
 		seen[l.name] = true
 	}
-	var wg sync.WaitGroup
+	r.run, r.wg = ctx, &wg
 	for _, l := range r.lanes {
-		wg.Go(func() { l.run(ctx) })
+		r.start(l)
 	}
-	wg.Go(func() { r.report(ctx) })
+	r.mu.Unlock()
+	r.report(ctx)
+	r.mu.Lock()
+	r.run = nil // nothing is started any more
+	r.mu.Unlock()
 	wg.Wait()
 	r.passRejects()
 	return nil
+}
+
+// start runs a lane until Run's context ends or the lane is stopped. mu is held.
+func (r *Runner) start(l *lane) {
+	if r.run == nil || r.run.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(r.run)
+	done := make(chan struct{})
+	l.halt = func() {
+		cancel()
+		<-done
+	}
+	r.wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		l.run(ctx)
+	})
+}
+
+// Set changes the sources to these while they run. An entry whose Source is there already goes on undisturbed; another source of the same name
+// takes over the numbers of the one before it, which is stopped first; one that is not among the entries is stopped. It returns when all
+// that has to stop has stopped. One call at a time.
+func (r *Runner) Set(entries ...Entry) {
+	r.mu.Lock()
+	have := map[string]*lane{}
+	for _, l := range r.lanes {
+		have[l.name] = l
+	}
+	r.mu.Unlock()
+	lanes := make([]*lane, 0, len(entries))
+	var fresh []*lane
+	for _, e := range entries {
+		name := e.Source.Name()
+		l := have[name]
+		delete(have, name)
+		if l != nil && l.source == e.Source && l.stream == e.Stream {
+			lanes = append(lanes, l)
+			continue
+		}
+		next := r.newLane(e)
+		if l == nil {
+			l = r.gone[name]
+		}
+		if l != nil {
+			l.end()
+			l.passRejects()
+			next.inherit(l)
+		}
+		lanes, fresh = append(lanes, next), append(fresh, next)
+	}
+	for name, l := range have {
+		l.end()
+		l.passRejects()
+		r.gone[name] = l
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lanes = lanes
+	for _, l := range fresh {
+		r.start(l)
+	}
+}
+
+// all returns the lanes as they are now.
+func (r *Runner) all() []*lane {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lanes)
 }
 
 // Store stores readings in the stream of a source, beside what the source itself delivers, with numbers of the same row. It waits and
 // fails as Deliver does: after an error the same readings come again, first and in the same order, or never. One goroutine at a
 // time may call it for one source. It needs no Run.
 func (r *Runner) Store(ctx context.Context, source string, batch ...Reading) error {
-	for _, l := range r.lanes {
+	for _, l := range r.all() {
 		if l.name == source {
 			return l.deliverBy(ctx, &l.aside, batch)
 		}
@@ -87,8 +173,9 @@ func (r *Runner) Store(ctx context.Context, source string, batch ...Reading) err
 
 // Status says how every source is, in the order they were given.
 func (r *Runner) Status() []Status {
-	out := make([]Status, 0, len(r.lanes))
-	for _, l := range r.lanes {
+	lanes := r.all()
+	out := make([]Status, 0, len(lanes))
+	for _, l := range lanes {
 		out = append(out, l.status())
 	}
 	return out
@@ -148,7 +235,7 @@ func (r *Runner) report(ctx context.Context) {
 }
 
 func (r *Runner) passRejects() {
-	for _, l := range r.lanes {
+	for _, l := range r.all() {
 		l.passRejects()
 	}
 }

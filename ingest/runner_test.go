@@ -331,3 +331,69 @@ func TestBackoff(t *testing.T) {
 		b.Reset()
 	}
 }
+
+// ticker is a source that delivers its own name and a count at every tick.
+type ticker struct {
+	name, says string
+	runs       atomic.Int64
+}
+
+func (s *ticker) Name() string { return s.name }
+
+func (s *ticker) Run(ctx context.Context, deliver Deliver) error {
+	s.runs.Add(1)
+	for Pause(ctx, time.Second) == nil {
+		if err := deliver(ctx, Reading{Data: []byte(s.says)}); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func TestSetChangesSourcesWhileTheyRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &shelf{}
+		a, b, b2, c := &ticker{name: "a", says: "a"}, &ticker{name: "b", says: "b"}, &ticker{name: "b", says: "B"}, &ticker{name: "c", says: "c"}
+		entry := func(s *ticker) Entry { return Entry{Source: s, Stream: "S"} }
+		r := NewRunner(store, slog.New(slog.DiscardHandler), entry(a), entry(b))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		count := func() map[string]int {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			n := map[string]int{}
+			for _, rec := range store.recs {
+				n[string(rec.Data)]++
+			}
+			return n
+		}
+		tick := func() { time.Sleep(10*time.Second + 500*time.Millisecond) }
+		tick()
+		r.Set(entry(a), entry(b2), entry(c))
+		tick()
+		r.Set(entry(a), entry(c))
+		tick()
+		r.Set(entry(a), entry(b), entry(c))
+		tick()
+		cancel()
+		wg.Wait()
+		n := count()
+		if a.runs.Load() != 1 {
+			t.Errorf("a, which nothing was changed about, was started %d times", a.runs.Load())
+		}
+		if n["a"] < 41 || n["b"] < 19 || n["b"] > 21 || n["B"] < 9 || n["B"] > 11 || n["c"] < 30 {
+			t.Errorf("delivered %v, want a all the time, b in the first and last quarter, B in the second, c from the second on", n)
+		}
+		last := map[string]uint64{}
+		for _, rec := range store.recs {
+			if rec.Seq != last[rec.Source]+1 {
+				t.Errorf("record %d of %s comes after %d", rec.Seq, rec.Source, last[rec.Source])
+			}
+			last[rec.Source] = rec.Seq
+		}
+		if len(r.Status()) != 3 {
+			t.Errorf("%d sources, want 3", len(r.Status()))
+		}
+	})
+}

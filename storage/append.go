@@ -85,7 +85,7 @@ func portion(items []item) int {
 	const share = 8
 	var bytes, records int64
 	for i := range items {
-		c := &items[i].source.stream.config
+		c := items[i].source.stream.config()
 		bytes += int64(items[i].size)
 		records++
 		if i > 0 && (bytes > c.MaxBytes/share || c.MaxMsgs > 0 && records > max(1, c.MaxMsgs/share)) {
@@ -164,7 +164,7 @@ func storedSize(subject, header, data int) uint64 {
 
 // check finds a record's source and says what is wrong with the record, if anything is.
 func (s *Store) check(r *Record) (*source, string) {
-	src := s.sources[r.Source]
+	src := s.source(r.Source)
 	switch {
 	case src == nil:
 		return nil, "its source is not configured"
@@ -172,8 +172,8 @@ func (s *Store) check(r *Record) (*source, string) {
 		return nil, fmt.Sprintf("its source goes into stream %q, not %q", src.stream.name(), r.Stream)
 	case r.Seq == 0:
 		return nil, "its sequence is zero"
-	case int64(len(r.Data)) > src.stream.config.MaxMsgSize:
-		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config.MaxMsgSize)
+	case int64(len(r.Data)) > src.stream.config().MaxMsgSize:
+		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config().MaxMsgSize)
 	case len(src.subject)+1+len(r.Tail) > maxSubject:
 		return nil, fmt.Sprintf("its subject is longer than %d characters", maxSubject)
 	}

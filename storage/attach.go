@@ -227,7 +227,7 @@ func (s *Store) reconcile(newest ID) error {
 
 // Last returns the newest record of a source that is on flash from earlier epochs; zeros if there is none. Valid after Attach.
 func (s *Store) Last(source string) (epoch, seq uint64) {
-	src := s.sources[source]
+	src := s.source(source)
 	if src == nil {
 		return 0, 0
 	}

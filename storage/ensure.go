@@ -120,10 +120,10 @@ func (st *stream) serverConfig(c jetstream.StreamConfig, holds jetstream.StreamS
 	c.Replicas = 1
 	c.Discard = jetstream.DiscardNew
 	c.DiscardNewPerSubject = false
-	c.MaxBytes = max(st.config.MaxBytes, int64(holds.Bytes)) + headroomBytes
+	c.MaxBytes = max(st.config().MaxBytes, int64(holds.Bytes)) + headroomBytes
 	c.MaxMsgs = -1
-	if st.config.MaxMsgs > 0 {
-		c.MaxMsgs = max(st.config.MaxMsgs, int64(holds.Msgs)) + headroomMsgs
+	if st.config().MaxMsgs > 0 {
+		c.MaxMsgs = max(st.config().MaxMsgs, int64(holds.Msgs)) + headroomMsgs
 	}
 	c.MaxAge = 0 // acts on unsent data and by a clock that may be wrong
 	c.MaxMsgsPerSubject = -1

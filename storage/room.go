@@ -138,7 +138,7 @@ func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
 
 // limits returns what the keeper holds a stream to. ttl is by source; all sources of a stream have the same.
 func (st *stream) limits(ttl map[string]time.Duration) limits {
-	c := st.config
+	c := st.config()
 	l := limits{MaxBytes: c.MaxBytes, MaxMsgs: c.MaxMsgs, Keep: c.KeepForwarded, KeepAll: forEver, Priority: c.Priority, Refuse: c.WhenFull == Refuse}
 	if c.MaxAge > 0 {
 		l.Keep = min(l.Keep, c.MaxAge)
@@ -291,7 +291,7 @@ func (s *Store) commit() error {
 
 // Reject counts readings of a source that were refused for good before they came to Append.
 func (s *Store) Reject(source string, n uint64) {
-	if s.sources[source] != nil && n > 0 {
+	if s.source(source) != nil && n > 0 {
 		s.counters.reject(source, n)
 	}
 }

@@ -45,6 +45,8 @@ type Store struct {
 	streams   []*stream
 	byName    map[string]*stream // immutable once open
 	sources   map[string]*source // immutable once open
+	added     sync.Map           // name to *source, of AddSource
+	adaptMu   sync.Mutex         // one AddSource or SetLimits at a time
 	reserve   *reserve
 	committer *committer
 	counters  *counters

@@ -71,11 +71,11 @@ func (s *stored) has(seq uint64) (yes, passed bool) {
 
 // stream is one captured stream. Only the store writes to it.
 type stream struct {
-	store  *Store
-	config StreamConfig
-	epoch  *source // writer of epoch records
-	gap    *source // writer of gap records
-	clock  *source // writer of clock records
+	store      *Store
+	configured atomic.Pointer[StreamConfig] // its name never changes
+	epoch      *source                      // writer of epoch records
+	gap        *source                      // writer of gap records
+	clock      *source                      // writer of clock records
 
 	// The publisher's, under committer.gate.
 	last  Position // newest sequence that the server has acknowledged
@@ -99,7 +99,8 @@ func (st *stream) reached(last Position) {
 }
 
 func newStream(s *Store, c StreamConfig) *stream {
-	st := &stream{store: s, config: c, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
+	st := &stream{store: s, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
+	st.configured.Store(&c)
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)
 	st.clock = newSource(ClockSource, st)
@@ -110,7 +111,10 @@ func newSource(name string, st *stream) *source {
 	return &source{name: name, stream: st, subject: DataSubject(st.store.Leaf(), st.name(), name)}
 }
 
-func (st *stream) name() string { return st.config.Name }
+func (st *stream) name() string { return st.configured.Load().Name }
+
+// config returns the limits as they are now.
+func (st *stream) config() StreamConfig { return *st.configured.Load() }
 
 // setErr notes why records are refused, or that they are taken again, and logs the change.
 func (st *stream) setErr(err error) {

@@ -57,13 +57,19 @@ type Options struct {
 type Executor struct {
 	opt Options
 
-	mu    sync.Mutex                     // guards the fields below
-	calls map[string]chan ingest.Outcome // callers that wait, by command ID; each holds one and is never closed
+	mu      sync.Mutex                     // guards the fields below
+	calls   map[string]chan ingest.Outcome // callers that wait, by command ID; each holds one and is never closed
+	entries []ingest.Entry
+	halts   map[string]func() // of the workers that run, by source: stops one and waits
+	ctx     context.Context   // of Run, nil outside it
+	wg      *sync.WaitGroup   // of Run
+	// whether commands for sources that are not there are looked for: as soon as there is a source, whose record tells of them
+	straying bool
 }
 
 // New returns an executor; nothing happens before Run.
 func New(opt Options) *Executor {
-	return &Executor{opt: opt, calls: map[string]chan ingest.Outcome{}}
+	return &Executor{opt: opt, calls: map[string]chan ingest.Outcome{}, entries: opt.Entries, halts: map[string]func(){}}
 }
 
 // Run executes commands until ctx ends. It needs an attached store, and makes the stream of commands if it is not there.
@@ -72,15 +78,73 @@ func (e *Executor) Run(ctx context.Context) error {
 		return fmt.Errorf("make the folder of command marks: %w", err)
 	}
 	var wg sync.WaitGroup
-	for _, entry := range e.opt.Entries {
-		w := &worker{executor: e, entry: entry, name: entry.Source.Name(), log: e.opt.Log.With("source", entry.Source.Name())}
-		wg.Go(func() { e.keep(ctx, w.log, w.run) })
+	e.mu.Lock()
+	e.ctx, e.wg = ctx, &wg
+	for _, entry := range e.entries {
+		e.start(entry)
 	}
-	if len(e.opt.Entries) > 0 {
-		wg.Go(func() { e.keep(ctx, e.opt.Log, e.strays) })
-	}
+	e.mu.Unlock()
+	<-ctx.Done()
+	e.mu.Lock()
+	e.ctx, e.straying = nil, false // nothing is started any more
+	e.mu.Unlock()
 	wg.Wait()
 	return ctx.Err()
+}
+
+// start runs the worker of a source until Run's context ends or it is halted. mu is held.
+func (e *Executor) start(entry ingest.Entry) {
+	if e.ctx == nil || e.ctx.Err() != nil {
+		return
+	}
+	if run := e.ctx; !e.straying {
+		e.straying = true
+		e.wg.Go(func() { e.keep(run, e.opt.Log, e.strays) })
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	done := make(chan struct{})
+	name := entry.Source.Name()
+	e.halts[name] = func() {
+		cancel()
+		<-done
+	}
+	w := &worker{executor: e, entry: entry, name: name, log: e.opt.Log.With("source", name)}
+	e.wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		e.keep(ctx, w.log, w.run)
+	})
+}
+
+// Set changes whose commands are executed, while they are. A command in hand of a source that is taken away or replaced ends as at a stop. One
+// call at a time.
+func (e *Executor) Set(entries []ingest.Entry) {
+	e.mu.Lock()
+	old := e.entries
+	halts := e.halts
+	e.mu.Unlock()
+	for _, entry := range old {
+		name := entry.Source.Name()
+		if halt := halts[name]; halt != nil && !slices.Contains(entries, entry) {
+			halt()
+			delete(halts, name)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.entries = entries
+	for _, entry := range entries {
+		if !slices.Contains(old, entry) {
+			e.start(entry)
+		}
+	}
+}
+
+// sources returns the entries as they are now.
+func (e *Executor) sources() []ingest.Entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.entries
 }
 
 // keep runs part until ctx ends, again after a pause when it fails.
@@ -136,11 +200,12 @@ func (e *Executor) newID() string {
 // Submit puts a command into the stream. It is on flash, and will be executed once, when Submit returns nil. A command without an
 // ID gets one, which is returned. Errors: there is no such source, it takes no commands, or the stream takes none.
 func (e *Executor) Submit(ctx context.Context, c ingest.Command) (id string, err error) {
-	i := slices.IndexFunc(e.opt.Entries, func(n ingest.Entry) bool { return n.Source.Name() == c.Source })
+	entries := e.sources()
+	i := slices.IndexFunc(entries, func(n ingest.Entry) bool { return n.Source.Name() == c.Source })
 	if i < 0 {
 		return "", fmt.Errorf("%w: %q is not configured", ErrNoSource, c.Source)
 	}
-	if _, ok := e.opt.Entries[i].Source.(ingest.Commander); !ok {
+	if _, ok := entries[i].Source.(ingest.Commander); !ok {
 		return "", fmt.Errorf("%w: %s takes no commands", ErrNoSource, c.Source)
 	}
 	if len(c.Data) > maxCommand {

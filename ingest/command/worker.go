@@ -227,7 +227,8 @@ func (e *Executor) strays(ctx context.Context) error {
 			return fmt.Errorf("read stream %s: %w", Stream, err)
 		}
 		c, _ := parse(e.opt.Leaf, string(e.opt.Store.ID()), m, meta.Sequence.Stream) // refused in any case
-		if slices.ContainsFunc(e.opt.Entries, func(n ingest.Entry) bool { return n.Source.Name() == c.Source }) {
+		sources := e.sources()
+		if len(sources) == 0 || slices.ContainsFunc(sources, func(n ingest.Entry) bool { return n.Source.Name() == c.Source }) {
 			continue
 		}
 		e.opt.Log.Warn("a command for a source that is not there was refused", "source", c.Source, "command", c.ID)
@@ -235,7 +236,7 @@ func (e *Executor) strays(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := e.opt.Record(ctx, e.opt.Entries[0].Source.Name(), r); err != nil {
+		if err := e.opt.Record(ctx, sources[0].Source.Name(), r); err != nil {
 			return fmt.Errorf("store the outcome of command %s: %w", c.ID, err)
 		}
 		if err := stream.DeleteMsg(ctx, meta.Sequence.Stream); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
