@@ -38,6 +38,7 @@ func (c check) relations() {
 	c.inputs()
 	c.devices()
 	c.sessions()
+	c.listeners()
 	c.mirrors()
 	c.ages()
 	c.room()
@@ -126,19 +127,19 @@ func (c check) inputs() {
 		for _, in := range []struct {
 			name  string
 			there bool
-		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"modbus", s.Modbus != nil}, {"append", s.Append != nil}} {
+		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"mqttserver", s.MQTTServer != nil}, {"modbus", s.Modbus != nil}, {"append", s.Append != nil}} {
 			if in.there {
 				given = append(given, in.name)
 			}
 		}
 		switch {
 		case len(given) == 0:
-			c.fault(path, "says not where its records come from", "add a section serial, mqtt, modbus or append")
+			c.fault(path, "says not where its records come from", "add a section serial, mqtt, mqttserver, modbus or append")
 		case len(given) > 1:
 			c.fault(path, "has more than one input: "+strings.Join(given, " and "), "make one source of each")
 		case s.Serial != nil && s.Frame == nil:
 			c.fault(path+".frame", "is missing, so the bytes of the line cannot be cut into records", "add it, such as frame: line or frame: nmea")
-		case s.MQTT != nil && s.Frame != nil:
+		case (s.MQTT != nil || s.MQTTServer != nil) && s.Frame != nil:
 			c.fault(path+".frame", "is for serial lines: an MQTT message is a record already", "remove it")
 		case s.Modbus != nil && s.Frame != nil:
 			c.fault(path+".frame", "is for serial lines: a poll of a Modbus device is a record already", "remove it")
@@ -217,6 +218,27 @@ func (c check) sessions() {
 			continue
 		}
 		owner[session] = i
+	}
+}
+
+// listeners checks that no two sources listen on one address.
+func (c check) listeners() {
+	owner := map[string]int{}
+	for i, s := range c.cfg.Sources {
+		if s.MQTTServer == nil {
+			continue
+		}
+		for _, l := range []struct{ key, addr string }{{"listen", s.MQTTServer.Listen}, {"tls.listen", s.MQTTServer.TLS.Listen}} {
+			if l.addr == "" {
+				continue
+			}
+			if first, taken := owner[l.addr]; taken {
+				c.fault(fmt.Sprintf("sources[%d].mqttserver.%s", i, l.key), fmt.Sprintf("%s is an address of sources[%d] already", l.addr, first),
+					"give each listener a port of its own")
+				continue
+			}
+			owner[l.addr] = i
+		}
 	}
 }
 

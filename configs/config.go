@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -50,16 +51,17 @@ type Stream struct {
 	Forward              forward.Config `yaml:"forward" doc:"how the hub gets this stream"`
 }
 
-// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT, Modbus and Append is there, and Frame
+// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT, MQTTServer, Modbus and Append is there, and Frame
 // with Serial.
 type Source struct {
-	Name   string         `yaml:"name" doc:"name of the source: letters, digits, - and _"`
-	Into   string         `yaml:"into" doc:"stream that takes its records"`
-	TTL    time.Duration  `yaml:"ttl" doc:"how long its records are worth sending: older ones are given up, with a gap record; the same for all sources of a stream; 0: for ever"`
-	Serial *serial.Config `yaml:"serial" doc:"a serial line; needs frame"`
-	Frame  *frame.Config  `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
-	MQTT   *mqtt.Config   `yaml:"mqtt" doc:"topics of an MQTT broker"`
-	Modbus *modbus.Config `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
+	Name       string             `yaml:"name" doc:"name of the source: letters, digits, - and _"`
+	Into       string             `yaml:"into" doc:"stream that takes its records"`
+	TTL        time.Duration      `yaml:"ttl" doc:"how long its records are worth sending: older ones are given up, with a gap record; the same for all sources of a stream; 0: for ever"`
+	Serial     *serial.Config     `yaml:"serial" doc:"a serial line; needs frame"`
+	Frame      *frame.Config      `yaml:"frame" doc:"how the bytes of a serial line are cut into records"`
+	MQTT       *mqtt.Config       `yaml:"mqtt" doc:"topics of an MQTT broker"`
+	MQTTServer *mqttserver.Config `yaml:"mqttserver" doc:"MQTT devices that connect to this gateway"`
+	Modbus     *modbus.Config     `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
 
 	Append *request.Config `yaml:"append" doc:"programs on this gateway, by requests to holdfast.append.<source>"`
 
@@ -150,6 +152,9 @@ func (c *Config) resolve(folder string) {
 	for _, s := range c.Sources {
 		if s.MQTT != nil {
 			files = append(files, &s.MQTT.PasswordFile, &s.MQTT.TLS.CA, &s.MQTT.TLS.Cert, &s.MQTT.TLS.Key)
+		}
+		if m := s.MQTTServer; m != nil {
+			files = append(files, &m.Users, &m.TLS.Cert, &m.TLS.Key, &m.TLS.ClientCA)
 		}
 	}
 	credentials := os.Getenv("CREDENTIALS_DIRECTORY")

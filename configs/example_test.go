@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/frame"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -74,6 +75,7 @@ func example() Config {
 			MQTT: build(func(c *mqtt.Config) { c.Broker, c.Topics = "tcp://127.0.0.1:1883", []string{"zigbee2mqtt/#"} }),
 			Keep: "both",
 		},
+		{Name: "devices", Into: "SENSORS", MQTTServer: build(exampleDevices), Keep: "both"},
 		{
 			Name: "dust", Into: "SENSORS",
 			Serial: build(func(c *serial.Config) { c.Port = "/dev/ttyAMA0" }),
@@ -90,6 +92,12 @@ func example() Config {
 	cfg.Apps.Users = []leaf.User{{Name: "panel", Password: "$2a$10$PRpdQ4iEdvwJ9h8nWfMTL.mK8kZQC8q9s0nHfD6m1zYB1b7tXg2Wm"}}
 	cfg.Apps.Captured = []leaf.Captured{{Stream: "SENSORS"}}
 	return cfg
+}
+
+// exampleDevices lets each user publish below a topic of its own.
+func exampleDevices(c *mqttserver.Config) {
+	c.Listen, c.Users = "0.0.0.0:1883", "devices.users"
+	c.Access = []mqttserver.Access{{Publish: []string{"devices/{user}/#"}, Subscribe: []string{"commands/{user}/#"}}}
 }
 
 // exampleBus has a device with a number and a bit, so that all keys of a field are there.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 )
@@ -72,9 +73,18 @@ func ensureCaptured(ctx context.Context, js jetstream.JetStream, cfg configs.Con
 }
 
 func passwordCommand(_ context.Context, args []string, std stdio) error {
-	fs := flags("password", "", "Reads a password from standard input and prints its hash, for apps.users.", std)
+	fs := flags("password", "", "Reads a password from standard input and prints its hash, for apps.users. With -users it writes the hash into the users file of an mqttserver source.", std)
+	file := fs.String("users", "", "`file` of users of an mqttserver source, made if it is not there")
+	user := fs.String("user", "", "`name` of the user in that file")
+	remove := fs.Bool("remove", false, "remove the user from the file, without a password")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err
+	}
+	if (*file == "") != (*user == "") || *remove && *file == "" {
+		return usageErrorf("-users and -user belong together, and -remove needs both")
+	}
+	if *remove {
+		return mqttserver.SetUser(*file, *user, "")
 	}
 	const most = 1 << 10
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, most))
@@ -88,6 +98,9 @@ func passwordCommand(_ context.Context, args []string, std stdio) error {
 	hash, err := leaf.HashPassword(password)
 	if err != nil {
 		return err
+	}
+	if *file != "" {
+		return mqttserver.SetUser(*file, *user, hash)
 	}
 	_, err = fmt.Fprintln(std.out, hash)
 	return err

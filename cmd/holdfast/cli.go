@@ -46,7 +46,7 @@ func commands() []subcommand {
 		{"probe", "PORT", "find out what a device sends, and how to configure it", probeCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
-		{"password", "", "print the hash of a password, for a local application", passwordCommand},
+		{"password", "", "hash a password of a local program or MQTT device", passwordCommand},
 		{"hub", "COMMAND", "make a hub of NATS servers, and look after its fleet", hubCommand},
 		{"demo", "", "the whole of it on this machine, with a link that is cut", demoCommand},
 		{"version", "", "print the version", versionCommand},

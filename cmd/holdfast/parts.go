@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/convert"
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
+	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -83,6 +84,12 @@ func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *s
 		case s.MQTT != nil:
 			source, err = mqtt.New(mqtt.Options{
 				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
+				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
+				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
+			})
+		case s.MQTTServer != nil:
+			source, err = mqttserver.New(mqttserver.Options{
+				Name: s.Name, Config: *s.MQTTServer, Log: log,
 				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
 				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
 			})

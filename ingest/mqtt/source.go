@@ -134,7 +134,7 @@ func New(o Options) (*Source, error) {
 	}
 	owner := s.cfg.Broker + "\x00" + s.client
 	s.delivered = &delivered{log: log, file: seen.NewFile(filepath.Join(o.StateDir, "delivered"), packetSlots, owner)}
-	s.retained = seen.NewRing(seen.NewFile(filepath.Join(o.StateDir, "retained"), retainedSlots, ""), func(f *seen.File, err error) { giveUp(log, f, err) })
+	s.retained = seen.NewRing(seen.NewFile(filepath.Join(o.StateDir, "retained"), retainedSlots, ""), len(seen.Digest{}), func(f *seen.File, err error) { giveUp(log, f, err) })
 	return s, nil
 }
 

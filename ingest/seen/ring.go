@@ -2,28 +2,38 @@ package seen
 
 import "github.com/holdfast-edge/holdfast/storage"
 
-// Ring remembers the last messages that were stored, as many as its file has slots but one. The oldest is forgotten first. It is not
-// safe for concurrent use.
+// Ring remembers the last messages that were stored, as many as its file has slots but one. The oldest is forgotten first. The first
+// bytes of a digest are its key: of messages with one key only the last is remembered. It is not safe for concurrent use.
 type Ring struct {
 	file   *File
+	key    int                // how many bytes of a digest are its key
 	failed func(*File, error) // called when the file cannot be written any more
 	slot   int                // the one written last
 	next   uint32
-	known  map[Digest]int // slot by message
+	known  map[Digest]int // slot by key
 	held   []Digest       // message by slot
 }
 
-// NewRing returns a ring in a file that is not loaded yet. The ring calls failed, and goes on in memory, when the file cannot be
-// written.
-func NewRing(file *File, failed func(*File, error)) *Ring {
-	return &Ring{file: file, failed: failed, known: map[Digest]int{}, held: make([]Digest, file.slots)}
+// NewRing returns a ring in a file that is not loaded yet, with keys of so many bytes, 1 to 12. The ring calls failed, and goes on in
+// memory, when the file cannot be written.
+func NewRing(file *File, key int, failed func(*File, error)) *Ring {
+	return &Ring{file: file, key: key, failed: failed, known: map[Digest]int{}, held: make([]Digest, file.slots)}
+}
+
+func (r *Ring) keyOf(d Digest) Digest {
+	clear(d[r.key:])
+	return d
 }
 
 // Load reads what an earlier process stored up to record (epoch, seq); see File.Load for the error.
 func (r *Ring) Load(epoch, seq uint64) error {
-	found := false
+	found, numbers := false, map[Digest]uint32{}
 	return r.file.Load(epoch, seq, func(slot int, m Mark) {
-		r.known[m.Digest], r.held[slot] = slot, m.Digest
+		key := r.keyOf(m.Digest)
+		if nr, twice := numbers[key]; !twice || int32(m.Nr-nr) > 0 {
+			numbers[key] = m.Nr
+			r.known[key], r.held[slot] = slot, m.Digest
+		}
 		if after := m.Nr + 1; !found || int32(after-r.next) > 0 {
 			found, r.next, r.slot = true, after, slot
 		}
@@ -38,8 +48,8 @@ func (r *Ring) Close() error { return r.file.Close() }
 
 // Find says whether a message is stored.
 func (r *Ring) Find(d Digest) bool {
-	_, ok := r.known[d]
-	return ok
+	slot, ok := r.known[r.keyOf(d)]
+	return ok && r.held[slot] == d
 }
 
 // Len returns how many messages are remembered.
@@ -50,7 +60,7 @@ func (r *Ring) Place(d Digest) (slot int, m Mark) {
 	if r.slot++; r.slot >= r.file.slots {
 		r.slot = 1
 	}
-	if old := r.held[r.slot]; r.known[old] == r.slot {
+	if old := r.keyOf(r.held[r.slot]); r.known[old] == r.slot {
 		delete(r.known, old)
 	}
 	r.next++
@@ -65,15 +75,16 @@ func (r *Ring) Note(slot int, m Mark, id storage.ID) {
 }
 
 // Store makes a mark good: its record is stored.
-func (r *Ring) Store(slot int, m Mark) { r.known[m.Digest], r.held[slot] = slot, m.Digest }
+func (r *Ring) Store(slot int, m Mark) { r.known[r.keyOf(m.Digest)], r.held[slot] = slot, m.Digest }
 
-// Forget makes the mark of a message void, without a sync.
+// Forget makes what is remembered under the key of d void, without a sync.
 func (r *Ring) Forget(d Digest) {
-	slot, ok := r.known[d]
+	key := r.keyOf(d)
+	slot, ok := r.known[key]
 	if !ok {
 		return
 	}
-	delete(r.known, d)
+	delete(r.known, key)
 	r.held[slot] = Digest{}
 	if err := r.file.Clear(slot); err != nil {
 		r.failed(r.file, err)

@@ -11,7 +11,7 @@ func TestRingSlotsAreUsedAgain(t *testing.T) {
 	const slots = 1 << 14
 	path := filepath.Join(t.TempDir(), "ring")
 	newRing := func(path string) *Ring {
-		return NewRing(NewFile(path, slots, ""), func(_ *File, err error) { t.Error(err) })
+		return NewRing(NewFile(path, slots, ""), len(Digest{}), func(_ *File, err error) { t.Error(err) })
 	}
 	r := newRing(path)
 	if err := r.Load(0, 0); err != nil {
@@ -37,5 +37,42 @@ func TestRingSlotsAreUsedAgain(t *testing.T) {
 	check(again)
 	if slot, _ := again.Place(at(-1)); slot != r.slot+1 {
 		t.Errorf("next slot after a restart = %d, want %d", slot, r.slot+1)
+	}
+}
+
+func TestRingKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ring")
+	open := func() *Ring {
+		r := NewRing(NewFile(path, 16, ""), 1, func(_ *File, err error) { t.Error(err) })
+		if err := r.Load(1, 100); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := open()
+	keep := func(d Digest, seq uint64) {
+		slot, m := r.Place(d)
+		r.Note(slot, m, storage.ID{Epoch: 1, Seq: seq})
+		r.Store(slot, m)
+	}
+	a, b, other := Digest{1, 1}, Digest{1, 2}, Digest{2, 1}
+	keep(a, 1)
+	keep(other, 2)
+	if !r.Find(a) || r.Find(b) || !r.Find(other) {
+		t.Errorf("found %v, %v, %v", r.Find(a), r.Find(b), r.Find(other))
+	}
+	r.Forget(b) // a new message under the key of a
+	keep(b, 101)
+	if r.Find(a) || !r.Find(b) {
+		t.Errorf("after another with its key: found %v, %v", r.Find(a), r.Find(b))
+	}
+	if again := open(); again.Find(a) || again.Find(b) || !again.Find(other) {
+		t.Error("after a restart that did not commit it, either is found, or the other is not")
+	}
+	r = open()
+	keep(a, 3)
+	keep(b, 4) // nobody made a void: the later one counts
+	if again := open(); again.Find(a) || !again.Find(b) || again.Len() != 2 {
+		t.Errorf("after a restart: found %v, %v of %d", again.Find(a), again.Find(b), again.Len())
 	}
 }

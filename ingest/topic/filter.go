@@ -76,3 +76,6 @@ func Covers(a, b string) bool {
 		a, b = moreA, moreB
 	}
 }
+
+// HasWildcard says whether a topic holds a character that only a filter may have.
+func HasWildcard(name string) bool { return strings.ContainsAny(name, "+#") }
