@@ -52,7 +52,7 @@ func (s *Source) listen(ctx context.Context) (list []listener, err error) {
 		}
 		var conf *tls.Config
 		if a.secure {
-			if conf, err = s.certs.config(); err != nil {
+			if _, err = s.certs.config(); err != nil {
 				return list, err
 			}
 			conf = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
