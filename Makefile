@@ -11,10 +11,11 @@ TEST_P       ?= 2
 TEST_TIMEOUT ?= 20m
 FUZZ_TIME    ?= 60s
 CUTS         ?= 200
+MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench soak fuzz powercut clean
+.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench soak fuzz powercut image-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +69,9 @@ fuzz: ## every fuzz target for FUZZ_TIME each
 
 powercut: test-deps ## CUTS power cuts with a hub attached
 	$(GO) test -count=1 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS)
+
+image-test: test-deps ## the package's life, and MACHINE_CUTS power cuts of a whole emulated machine
+	$(GO) test -count=1 -timeout 4h -v ./image -cuts $(MACHINE_CUTS)
 
 clean: ## remove what make made
 	rm -rf bin dist bench.md
