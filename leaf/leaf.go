@@ -25,7 +25,9 @@ type Options struct {
 	Apps     Apps     // all limits zero: the defaults
 	Append   []string // sources that local applications may append to
 	Log      *slog.Logger
-	MaxStore int64 // bytes of file-backed streams in all; 0: no limit of the server's own
+	Key      string // what the streams' files are encrypted with; empty: they are not
+	Cipher   string // of that: aes or chacha
+	MaxStore int64  // bytes of file-backed streams in all; 0: no limit of the server's own
 }
 
 // Server is an embedded nats-server with JetStream, the accounts CAPTURE and APP, and a link to the hub that starts disabled.

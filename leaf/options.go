@@ -97,6 +97,10 @@ func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Option
 	o.JetStream = true
 	o.JetStreamDomain = s.opts.Name
 	o.StoreDir = s.opts.Data // the server adds "jetstream"
+	o.JetStreamKey = s.opts.Key
+	if o.JetStreamCipher = server.ChaCha; s.opts.Cipher == "aes" {
+		o.JetStreamCipher = server.AES
+	}
 	o.JetStreamMaxMemory = maxMemory
 	o.JetStreamMaxStore = s.opts.MaxStore
 	o.FeatureFlags = map[string]bool{server.FeatureFlagJsAckFormatV2: true, server.FeatureFlagJsAPIReplyFormatV2: true}

@@ -39,6 +39,7 @@ type Config struct {
 	Budget        int64  `yaml:"budget" unit:"bytes" doc:"what all streams together may take on disk"`
 	ReserveFree   int64  `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
 	Endurance     int64  `yaml:"endurance" unit:"bytes" doc:"what the card or disk can take in its life, by its data sheet (TBW), to tell how long it will last; 0: not known"`
+	Key           string `yaml:"key" doc:"file with a key: everything in the data directory is encrypted with it; only a new store takes one; empty: not encrypted"`
 	AllowVolatile bool   `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
 	Commit        Commit `yaml:"commit" doc:"how records share one flush"`
 }

@@ -53,6 +53,8 @@ type Store struct {
 	ledger    *ledger
 	wear      *wearMeter
 	diskShort error     // immutable once open
+	key       []byte    // everything on disk is encrypted with keys made of it; nil: nothing is. Immutable once open
+	cipher    string    // of the server
 	keeper    *keeper   // set by Attach
 	wire      *wire     // set by Attach; used under committer.gate
 	server    Server    // set by Attach
@@ -144,6 +146,9 @@ func (s *Store) open() error {
 	}
 	if _, err := os.Stat(s.streamsDir()); err == nil {
 		fresh = false // streams without our files: nothing is known of how they came to be
+	}
+	if err := s.openKey(fresh); err != nil {
+		return err
 	}
 	if s.unclean, err = stoppedUnclean(s.home, fresh); err != nil {
 		return err

@@ -40,8 +40,9 @@ func (l *lateConn) wait(ctx context.Context) (*nats.Conn, error) {
 	}
 }
 
-func leafOptions(cfg configs.Config, log *slog.Logger) leaf.Options {
+func leafOptions(cfg configs.Config, store *storage.Store, log *slog.Logger) leaf.Options {
 	o := leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Apps: cfg.Apps, Log: log}
+	o.Key, o.Cipher = store.ServerKey()
 	if o.Apps.MaxFile = cfg.AppsRoom(); o.Apps.MaxFile < cfg.Apps.MaxFile {
 		log.Warn("the streams leave less of storage.budget than apps.max_file", "bytes", o.Apps.MaxFile)
 	}

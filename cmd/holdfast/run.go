@@ -58,7 +58,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	}
 	runner := ingest.NewRunner(store, log, entries...)
 
-	server, err := leaf.Start(leafOptions(cfg, log))
+	server, err := leaf.Start(leafOptions(cfg, store, log))
 	if err != nil {
 		return fmt.Errorf("start the embedded server: %w", err)
 	}

@@ -22,8 +22,12 @@ func create(o Options, v volume) (*Ring, error) {
 	var id [8]byte
 	rand.Read(id[:]) // never fails: crypto/rand
 	g := geometry{id: binary.LittleEndian.Uint64(id[:]), size: o.SegmentBytes, count: o.Segments}
-	r := &Ring{geometry: g, volume: v, reserve: o.Reserve, ends: make([]Position, g.count), run: 1}
+	r := &Ring{geometry: g, volume: v, reserve: o.Reserve, key: o.Key, ends: make([]Position, g.count), run: 1}
 	r.tail, r.end, r.checkpoint = g.start(0), g.start(0), g.start(0)
+	var err error
+	if r.sealer, err = newSealer(o.Key, g.id); err != nil {
+		return nil, err
+	}
 	if err := r.make(); err != nil {
 		err = fmt.Errorf("make %d segments of %d bytes: %w", g.count, g.size, err)
 		return nil, errors.Join(err, r.closeFiles(), discard(v))

@@ -43,7 +43,7 @@ func makeLastGroup(t *testing.T, laps int) lastGroup {
 	l.file, l.start = r.file(r.current), r.offset(s.Tail)
 	end := l.start + groupHeader
 	for i := range l.new {
-		end += int64(EntrySize(len(l.new[i].Payload)))
+		end += int64(entryHeader + len(l.new[i].Payload))
 		l.ends = append(l.ends, end)
 	}
 	if laps > 0 && r.current < 2 || l.start != r.offset(r.at(0, 4*block)) || r.start(r.current) != s.Checkpoint && laps > 0 {

@@ -27,8 +27,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// EntrySize returns what an entry with a payload of n bytes takes in a group.
-func EntrySize(n int) int { return entryHeader + n }
+// EntrySize returns what an entry with a payload of n bytes takes in a group at most: encrypted.
+func EntrySize(n int) int { return entryHeader + n + sealOverhead }
 
 // roundUp returns the first block boundary at or above n.
 func roundUp[N int | int64 | Position](n N) N { return (n + block - 1) / block * block }
@@ -177,19 +177,25 @@ func (g geometry) entrySum(at Position, run uint64, b []byte) uint32 {
 }
 
 // encodeEntry writes an entry to the front of b, which has room for it, and returns how long it is.
-func (g geometry) encodeEntry(b []byte, at Position, run uint64, e *Entry) int {
-	n := EntrySize(len(e.Payload))
+func (g geometry) encodeEntry(b []byte, at Position, run uint64, e *Entry, s *sealer) int {
+	length := len(e.Payload) + s.overhead()
+	n := entryHeader + length
 	le := binary.LittleEndian
-	le.PutUint32(b[4:], uint32(len(e.Payload)))
+	le.PutUint32(b[4:], uint32(length))
 	le.PutUint64(b[8:], e.Incarnation)
 	le.PutUint64(b[16:], e.Sequence)
-	le.PutUint64(b[24:], uint64(e.Kind)) // and seven bytes for what is to come
-	copy(b[entryHeader:], e.Payload)
+	le.PutUint64(b[24:], uint64(e.Kind)) // a flag, and six bytes for what is to come
+	if s != nil {
+		b[25] = sealedFlag
+		s.seal(b, at, run, e.Payload)
+	} else {
+		copy(b[entryHeader:], e.Payload)
+	}
 	le.PutUint32(b, g.entrySum(at, run, b[:n]))
 	return n
 }
 
-// decodeEntry reads the entry at the front of b, which ends where its group does. Its Payload is part of b.
+// decodeEntry reads the entry at the front of b, which ends where its group does. Its Payload is part of b, and as it lies there: see sealer.open.
 func (g geometry) decodeEntry(b []byte, at Position, run uint64) (e Entry, n int, ok bool) {
 	if len(b) < entryHeader {
 		return Entry{}, 0, false
@@ -199,8 +205,8 @@ func (g geometry) decodeEntry(b []byte, at Position, run uint64) (e Entry, n int
 	if length > uint64(len(b)-entryHeader) {
 		return Entry{}, 0, false
 	}
-	n = EntrySize(int(length))
-	if le.Uint32(b) != g.entrySum(at, run, b[:n]) || le.Uint64(b[24:]) == 0 || le.Uint64(b[24:]) > 255 {
+	n = entryHeader + int(length)
+	if le.Uint32(b) != g.entrySum(at, run, b[:n]) || b[24] == 0 || le.Uint64(b[24:])>>8 > sealedFlag {
 		return Entry{}, 0, false
 	}
 	return Entry{Kind: Kind(b[24]), Incarnation: le.Uint64(b[8:]), Sequence: le.Uint64(b[16:]), Payload: b[entryHeader:n:n]}, n, true

@@ -15,7 +15,7 @@ func (g geometry) forge(image []byte) {
 		seal(b[:groupHeader])
 		at, run := Position(le.Uint64(b[16:])), le.Uint64(b[48:])
 		for in := groupHeader; in+entryHeader <= len(b); {
-			n := EntrySize(int(le.Uint32(b[in+4:])))
+			n := entryHeader + int(le.Uint32(b[in+4:]))
 			if n > len(b)-in {
 				break
 			}

@@ -66,6 +66,7 @@ type Options struct {
 	SegmentBytes int64  // a multiple of 4096, 16 KiB to 64 MiB; zero: DefaultSegmentBytes
 	Segments     int    // 2 to 4096; zero: DefaultSegments
 	Reserve      int    // segments that only AppendReserve may enter; below Segments-1
+	Key          []byte // from which the key of the entries' payloads is made; nil: they are not encrypted
 }
 
 func (o *Options) complete() error {

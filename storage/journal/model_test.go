@@ -35,6 +35,9 @@ func TestRandomOperations(t *testing.T) {
 	for seed := range seeds {
 		rnd := rand.New(rand.NewPCG(seed, 17))
 		w := &world{t: t, rnd: rnd, m: newMedium(), o: Options{SegmentBytes: int64(4+rnd.IntN(4)) * block, Segments: 2 + rnd.IntN(4)}}
+		if seed%3 == 0 {
+			w.o.Key = []byte("0123456789abcdef0123456789abcdef")
+		}
 		w.open()
 		for range 300 {
 			w.step()

@@ -16,7 +16,7 @@ import (
 //   - puts a new run on flash.
 //
 // Damage is no error: it is in the Recovery, files that are missing are made anew, and the ring works. Errors are those of the file system, a full
-// disk only when a ring is made, and ErrFormat. The caller replays, and gives a Checkpoint when that is on flash; it may Append from the start.
+// disk only when a ring is made, ErrFormat, and ErrKey. The caller replays, and gives a Checkpoint when that is on flash; it may Append from the start.
 func Open(o Options) (*Ring, Recovery, error) {
 	if err := o.complete(); err != nil {
 		return nil, Recovery{}, err
@@ -29,7 +29,7 @@ func Open(o Options) (*Ring, Recovery, error) {
 }
 
 func open(o Options, v volume) (*Ring, Recovery, error) {
-	r := &Ring{volume: v, reserve: o.Reserve}
+	r := &Ring{volume: v, reserve: o.Reserve, key: o.Key}
 	rec := Recovery{}
 	m, found, err := r.findMarks(&rec)
 	if err == nil && found {
@@ -146,12 +146,19 @@ func (r *Ring) recover(m mark, rec *Recovery) error {
 		}
 	}
 	newest, known := r.newest(m)
-	c := cursor{end: max(m.checkpoint, known, r.start(0))}
+	var err error
+	if r.sealer, err = newSealer(r.key, r.id); err != nil {
+		return err
+	}
+	c := cursor{end: max(m.checkpoint, known, r.start(0)), sealer: r.sealer}
 	if newest >= uint64(r.count) && r.number(c.end) <= newest-uint64(r.count) {
 		c.end = r.start(newest + 1 - uint64(r.count)) // there are no marks, and what was there is written over
 	}
 	from := c.end
 	r.read(&c, newest, m, rec)
+	if c.foreign > 0 {
+		return fmt.Errorf("%w: give the one that it was made with", ErrKey)
+	}
 	rec.From, rec.To, rec.Entries, rec.Torn = from, roundUp(c.end), c.entries, c.torn
 	if c.entries == 0 {
 		rec.To = from

@@ -21,6 +21,8 @@ type Ring struct {
 	volume  volume
 	reserve int
 	files   []file
+	key     []byte  // of Options
+	sealer  *sealer // nil: entries are not encrypted
 
 	writing sync.Mutex // held while a group is written; taken before mu
 	buf     []byte     // of the group being written
@@ -57,17 +59,18 @@ func (r *Ring) append(group []Entry, spare int) (Position, error) {
 	if len(group) == 0 {
 		return 0, errors.New("append to journal: no entries")
 	}
-	length := groupHeader
+	length, most := groupHeader, 0
 	for i := range group {
 		if group[i].Kind == 0 {
 			return 0, fmt.Errorf("append to journal: entry %d has no kind", i)
 		}
-		if length += EntrySize(len(group[i].Payload)); length > math.MaxInt32 {
+		length += entryHeader + len(group[i].Payload) + r.sealer.overhead()
+		if most += EntrySize(len(group[i].Payload)); most > math.MaxInt32 {
 			break
 		}
 	}
-	if length-groupHeader > r.GroupLimit() {
-		return 0, fmt.Errorf("append to journal: %w: %d bytes, want at most %d", ErrTooLarge, length-groupHeader, r.GroupLimit())
+	if most > r.GroupLimit() {
+		return 0, fmt.Errorf("append to journal: %w: %d bytes, want at most %d", ErrTooLarge, most, r.GroupLimit())
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -140,7 +143,7 @@ func (r *Ring) encode(h header, group []Entry) []byte {
 	r.encodeHeader(b, h)
 	at := groupHeader
 	for i := range group {
-		at += r.encodeEntry(b[at:], h.position+Position(at), h.run, &group[i])
+		at += r.encodeEntry(b[at:], h.position+Position(at), h.run, &group[i], r.sealer)
 	}
 	clear(b[at:])
 	return b
@@ -196,7 +199,7 @@ func (r *Ring) Replay(from Position, visit func(end Position, group []Entry) err
 	if err != nil {
 		return fmt.Errorf("replay journal: %w", err)
 	}
-	c := cursor{end: from}
+	c := cursor{end: from, sealer: r.sealer}
 	for number := r.number(from); number <= last; number++ {
 		first, end := max(r.at(number, block), from), min(r.at(number+1, 0), tail)
 		if first >= end {

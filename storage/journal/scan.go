@@ -16,6 +16,8 @@ type cursor struct {
 	run        uint64   // of the newest group
 	checkpoint Position // the highest that a group knew of
 	entries    int
+	sealer     *sealer
+	foreign    int         // valid entries of another key, or plain though they should not be
 	torn       bool        // the newest group is not whole
 	batch      []Entry     // of the newest group
 	lost       []lostRange // what a group knew of and was not found
@@ -67,6 +69,10 @@ func (g geometry) walkGroup(c *cursor, b []byte, h header) (whole bool) {
 	for range h.entries {
 		e, n, ok := g.decodeEntry(b[at:], h.position+Position(at), h.run)
 		if !ok {
+			break
+		}
+		if !c.sealer.open(b[at:], h.position+Position(at), h.run, &e) {
+			c.foreign++
 			break
 		}
 		c.batch = append(c.batch, e)
