@@ -71,9 +71,11 @@ func (b *bed) serve() {
 	}
 	o.DontListen, o.JetStream, o.NoSigs, o.NoLog = true, true, true, true
 	o.StoreDir, o.JetStreamMaxStore = b.dir, b.max
-	var cipher string
-	if o.JetStreamKey, cipher = b.s.ServerKey(); cipher == cipherAES {
-		o.JetStreamCipher = server.AES
+	if b.s != nil {
+		key, cipher := b.s.ServerKey()
+		if o.JetStreamKey = key; cipher == cipherAES {
+			o.JetStreamCipher = server.AES
+		}
 	}
 	srv, err := server.NewServer(o)
 	if err != nil {
