@@ -121,20 +121,22 @@ func (c check) routes() {
 
 // inputs checks that every source has one device or broker, and what goes with it.
 func (c check) inputs() {
+	rejects := -1
 	for i, s := range c.cfg.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
 		var given []string
 		for _, in := range []struct {
 			name  string
 			there bool
-		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"mqttserver", s.MQTTServer != nil}, {"modbus", s.Modbus != nil}, {"append", s.Append != nil}} {
+		}{{"serial", s.Serial != nil}, {"mqtt", s.MQTT != nil}, {"mqttserver", s.MQTTServer != nil}, {"modbus", s.Modbus != nil}, {"append", s.Append != nil},
+			{"rejects", s.Rejects != nil}} {
 			if in.there {
 				given = append(given, in.name)
 			}
 		}
 		switch {
 		case len(given) == 0:
-			c.fault(path, "says not where its records come from", "add a section serial, mqtt, mqttserver, modbus or append")
+			c.fault(path, "says not where its records come from", "add a section serial, mqtt, mqttserver, modbus, append or rejects")
 		case len(given) > 1:
 			c.fault(path, "has more than one input: "+strings.Join(given, " and "), "make one source of each")
 		case s.Serial != nil && s.Frame == nil:
@@ -149,6 +151,14 @@ func (c check) inputs() {
 		}
 		if s.Append != nil && s.Decode != nil {
 			c.fault(path+".decode", "is for devices: a program can send what it means", "remove it")
+		}
+		if s.Rejects != nil && rejects >= 0 {
+			c.fault(path+".rejects", fmt.Sprintf("are kept by sources[%d] already", rejects), "remove one of the two")
+		} else if s.Rejects != nil {
+			rejects = i
+		}
+		if s.Rejects != nil && (s.Frame != nil || s.Decode != nil) {
+			c.fault(path+".rejects", "are kept as they came", "remove frame and decode")
 		}
 		if s.Decode == nil && s.Transform != nil {
 			c.fault(path+".transform", "works on decoded messages, and there is no decode", "add it, such as decode: json")

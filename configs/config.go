@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
+	"github.com/holdfast-edge/holdfast/ingest/reject"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -51,7 +52,7 @@ type Stream struct {
 	Forward              forward.Config `yaml:"forward" doc:"how the hub gets this stream"`
 }
 
-// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT, MQTTServer, Modbus and Append is there, and Frame
+// Source is an entry of the sources. In a configuration without faults exactly one of Serial, MQTT, MQTTServer, Modbus, Append and Rejects is there, and Frame
 // with Serial.
 type Source struct {
 	Name       string             `yaml:"name" doc:"name of the source: letters, digits, - and _"`
@@ -64,6 +65,8 @@ type Source struct {
 	Modbus     *modbus.Config     `yaml:"modbus" doc:"devices on a Modbus line or network, which are polled"`
 
 	Append *request.Config `yaml:"append" doc:"programs on this gateway, by requests to holdfast.append.<source>"`
+
+	Rejects *reject.Config `yaml:"rejects" doc:"samples of the bytes that the other sources reject, with the reason; one source at most"`
 
 	Decode    *decoding.Config    `yaml:"decode" doc:"how its messages are read, such as decode: json; without it they are stored as they are"`
 	Keep      string              `yaml:"keep" enum:"raw,decoded,both" doc:"what is stored of a message that was decoded; one that cannot be decoded is stored as it is"`

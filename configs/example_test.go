@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
+	"github.com/holdfast-edge/holdfast/ingest/reject"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -88,6 +89,7 @@ func example() Config {
 		},
 		{Name: "meters", Into: "SENSORS", Modbus: build(exampleBus), Keep: "both"},
 		{Name: "panel", Into: "SENSORS", Append: build(func(*request.Config) {}), Keep: "both"},
+		{Name: "rejects", Into: "SENSORS", Rejects: build(func(*reject.Config) {}), Keep: "both"},
 	}
 	cfg.Apps.Users = []leaf.User{{Name: "panel", Password: "$2a$10$PRpdQ4iEdvwJ9h8nWfMTL.mK8kZQC8q9s0nHfD6m1zYB1b7tXg2Wm"}}
 	cfg.Apps.Captured = []leaf.Captured{{Stream: "SENSORS"}}

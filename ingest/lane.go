@@ -31,6 +31,8 @@ type lane struct {
 	log    *slog.Logger
 	halt   func() // stops it and waits; nil while it has not been started. Of Runner.start and Set
 
+	onReject func(Reject) // never nil
+
 	turn  chan struct{} // holds one token: whoever took it may append and owns the fields below
 	seq   uint64        // sequence number of the last record that is stored
 	own   way           // what the source delivers
@@ -77,7 +79,7 @@ func (l *lane) inherit(from *lane) {
 }
 
 func newLane(e Entry, store Store, log *slog.Logger) *lane {
-	l := &lane{source: e.Source, name: e.Source.Name(), stream: e.Stream, store: store, log: log, turn: make(chan struct{}, 1)}
+	l := &lane{source: e.Source, name: e.Source.Name(), stream: e.Stream, store: store, log: log, onReject: func(Reject) {}, turn: make(chan struct{}, 1)}
 	l.turn <- struct{}{}
 	return l
 }

@@ -59,7 +59,21 @@ func NewRunner(store Store, log *slog.Logger, entries ...Entry) *Runner {
 }
 
 func (r *Runner) newLane(e Entry) *lane {
-	return newLane(e, r.store, r.log.With("source", e.Source.Name()))
+	l := newLane(e, r.store, r.log.With("source", e.Source.Name()))
+	l.onReject = r.reject
+	if s, ok := e.Source.(Rejecter); ok {
+		s.OnReject(r.reject)
+	}
+	return l
+}
+
+// reject shows rejected bytes to the source that keeps them, if there is one and they are not its own.
+func (r *Runner) reject(bytes Reject) {
+	for _, l := range r.all() {
+		if k, ok := l.source.(Keeper); ok && l.name != bytes.Source {
+			k.Put(bytes)
+		}
+	}
 }
 
 // Run runs every source until ctx ends, then waits for them and returns nil. A source that returns or panics is restarted,

@@ -120,6 +120,7 @@ func (l *lane) refuse(rec storage.Record, err error) {
 	l.why = err.Error()
 	l.mu.Unlock()
 	l.store.Reject(l.name, 1)
+	l.onReject(Reject{Source: l.name, Reason: ReasonInvalid, Detail: err.Error(), Data: rec.Data, Size: len(rec.Data), Time: rec.Time})
 	if n == 1 || n%1000 == 0 {
 		l.log.Error("reading refused as invalid", "err", err, "bytes", len(rec.Data), "total", n)
 	}

@@ -169,12 +169,8 @@ func firstConfig(name, data string, hub firstHub, ports []serial.Port) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "leaf:\n  name: %s\n  data: %s\n", name, data)
 	hub.write(&b)
-	b.WriteString("sources:")
-	if len(ports) == 0 {
-		b.WriteString(" []\n")
-	} else {
-		b.WriteString("\n")
-	}
+	b.WriteString("  - name: REJECTS # samples of bytes that no message could be made of\n    max_bytes: 16MiB\n    forward: {mode: none}\n")
+	b.WriteString("sources:\n  - {name: rejects, into: REJECTS, rejects: {}}\n")
 	for i, p := range ports {
 		fmt.Fprintf(&b, "  # %s\n  - name: serial%d\n    into: %s\n    serial: {port: %s, baud: 9600}\n    frame: line\n", describe(p), i+1, hub.into(), stableName(p))
 	}

@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"ingest/seen":       {"storage"},
 	"ingest/mqtt":       {"ingest", "ingest/frame", "ingest/decode", "ingest/seen", "ingest/topic", "storage"},
 	"ingest/command":    {"ingest", "storage"},
+	"ingest/reject":     {"ingest"},
 	"ingest/probe":      {"ingest/frame", "ingest/serial"}, // listens to a port as a source would
 	"ingest/modbus":     {"ingest", "ingest/frame", "ingest/decode", "ingest/serial", "storage"},
 	"ingest/request":    {"ingest"},
@@ -33,7 +34,7 @@ var allowed = map[string][]string{
 	"forward":           {"forward/hub", "storage", "leaf"},
 	"forward/hub":       {"storage"},
 	"storage":           {"storage/journal", "storage/blocks"},
-	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/convert", "ingest/serial", "ingest/mqtt",
+	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/convert", "ingest/serial", "ingest/mqtt", "ingest/reject",
 		"ingest/modbus", "ingest/mqttserver", "ingest/request", "forward"},
 	"cmd/holdfast":        {"cmd/holdfast/...", "leaf", "storage", "systemd", "ingest/...", "forward/...", "configs"},
 	"cmd/holdfast/status": {"leaf", "storage", "systemd", "ingest/...", "forward/...", "configs"},

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/modbus"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
+	"github.com/holdfast-edge/holdfast/ingest/reject"
 	"github.com/holdfast-edge/holdfast/ingest/request"
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
@@ -77,6 +78,8 @@ func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *s
 			source, err = serial.New(s.Name, *s.Serial, *s.Frame, log)
 		case s.Modbus != nil:
 			source, err = modbus.New(s.Name, *s.Modbus, log)
+		case s.Rejects != nil:
+			source = reject.New(s.Name, *s.Rejects, log)
 		case s.Append != nil:
 			source = request.New(request.Options{
 				Name: s.Name, Config: *s.Append, Subject: leaf.AppendSubject(s.Name), MaxSize: maxSize(cfg, s.Into), Conn: conn.wait, Log: log,

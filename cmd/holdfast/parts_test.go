@@ -36,7 +36,7 @@ func TestNewSources(t *testing.T) {
 		}
 		names = append(names, e.Source.Name())
 	}
-	if got := strings.Join(names, " "); got != "gps zigbee devices dust meters panel" {
-		t.Errorf("sources %s, want gps zigbee devices dust meters panel", got)
+	if got := strings.Join(names, " "); got != "gps zigbee devices dust meters panel rejects" {
+		t.Errorf("sources %s, want gps zigbee devices dust meters panel rejects", got)
 	}
 }

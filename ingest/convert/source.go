@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +65,7 @@ var (
 	_ ingest.Counter = (*Source)(nil)
 
 	_ ingest.Commander = (*Source)(nil)
+	_ ingest.Rejecter  = (*Source)(nil)
 )
 
 // New returns a source that decodes what inner delivers. It fails only for a configuration that Validate faults.
@@ -107,6 +107,13 @@ func (s *Source) Counts() ingest.Counts {
 	}
 	c.Rejected, c.RejectedBytes = sum(c.Rejected, own.Rejected), sum(c.RejectedBytes, own.RejectedBytes)
 	return c
+}
+
+// OnReject lets the inner source show what it rejects, if it does.
+func (s *Source) OnReject(f func(ingest.Reject)) {
+	if inner, ok := s.inner.(ingest.Rejecter); ok {
+		inner.OnReject(f)
+	}
 }
 
 // Command lets the inner source execute a command, if it executes any.
@@ -176,7 +183,7 @@ func (s *Source) report(failed int64, err error) {
 func (s *Source) convert(r ingest.Reading) ([]ingest.Reading, error) {
 	made, err := s.decoded(r)
 	if err != nil {
-		raw := with(r, map[string]string{HeaderReject: headerText(err.Error())})
+		raw := with(r, map[string]string{HeaderReject: ingest.HeaderText(err.Error())})
 		raw.Note = r.Note
 		return []ingest.Reading{raw}, err
 	}
@@ -258,19 +265,4 @@ func with(r ingest.Reading, header map[string]string) ingest.Reading {
 	maps.Copy(h, header)
 	r.Header, r.Note = h, nil
 	return r
-}
-
-// headerText makes a text fit for a header: printable ASCII, and not long.
-func headerText(s string) string {
-	const most = 200
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
-	if len(s) > most {
-		s = s[:most]
-	}
-	return strings.TrimSpace(s)
 }

@@ -141,9 +141,9 @@ func TestTailOfLineSources(t *testing.T) {
 // TestHeaderTextIsSafe makes sure that no message can make a record that the store refuses: that would lose it.
 func TestHeaderTextIsSafe(t *testing.T) {
 	for _, in := range []string{"\r\n x: y\r\n", strings.Repeat("long ", 100), "ü\x00\xff", ""} {
-		got := headerText(in)
+		got := ingest.HeaderText(in)
 		if len(got) > 200 || strings.TrimSpace(got) != got || strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r > '~' }) {
-			t.Errorf("headerText(%q) = %q", in, got)
+			t.Errorf("ingest.HeaderText(%q) = %q", in, got)
 		}
 	}
 }

@@ -48,6 +48,7 @@ type Source struct {
 	tally  ingest.Tally
 
 	pokes, end, prefix []byte // bytes of the configuration
+	onReject           func(ingest.Reject)
 
 	mu    sync.Mutex // guards the fields below
 	mouth *mouth     // nil while the port is not open
@@ -58,6 +59,8 @@ var (
 	_ ingest.Source  = (*Source)(nil)
 	_ ingest.Stater  = (*Source)(nil)
 	_ ingest.Counter = (*Source)(nil)
+
+	_ ingest.Rejecter = (*Source)(nil)
 )
 
 // New returns the source of a port, which Run opens. It fails only for a configuration that Validate faults.
@@ -76,7 +79,8 @@ func New(name string, cfg Config, frames frame.Config, log *slog.Logger) (*Sourc
 		return nil, fmt.Errorf("serial source %s: %w", name, err)
 	}
 	log = log.With("source", name, "device", cfg.Port)
-	s := &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, cond: ingest.NewCondition(log)}
+	s := &Source{name: name, cfg: cfg, framer: framer, pause: frames.Pause(), log: log, open: open, cond: ingest.NewCondition(log),
+		onReject: func(ingest.Reject) {}}
 	s.buffer = ingest.NewBuffer(cfg.Buffer, &s.tally, log)
 	for _, b := range []struct {
 		to   *[]byte
@@ -98,6 +102,9 @@ func (s *Source) State() ingest.State { return s.cond.State() }
 
 // Counts says how many messages were delivered, and how many rejected and why.
 func (s *Source) Counts() ingest.Counts { return s.tally.Counts() }
+
+// OnReject lets f have what is rejected: bytes that are in no message, and messages that find no room.
+func (s *Source) OnReject(f func(ingest.Reject)) { s.onReject = f }
 
 // Run reads the port until ctx ends. The line is read all the time, into the configured buffer, because it cannot be told to
 // wait: what comes while the buffer is full is rejected as overrun. What was read when ctx ends is delivered for up to a second
@@ -214,6 +221,7 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 		if f.Reject != "" {
 			s.tally.Reject(f.Reject, f.Size)
 			s.log.Debug("bytes rejected", "reason", f.Reject, "bytes", f.Size)
+			s.onReject(ingest.Reject{Source: s.name, Reason: f.Reject, Detail: f.Detail, Data: f.Data, Size: f.Size, Time: f.First})
 			continue
 		}
 		good++
@@ -222,7 +230,9 @@ func (s *Source) take(frames []frame.Frame) (good int) {
 		if f.Tag != nil {
 			r.Header = map[string]string{HeaderTag: string(f.Tag)}
 		}
-		s.buffer.Put(r, f.Size)
+		if !s.buffer.Put(r, f.Size) {
+			s.onReject(ingest.Reject{Source: s.name, Reason: ingest.ReasonOverrun, Data: f.Data, Size: f.Size, Time: f.First})
+		}
 	}
 	return good
 }
