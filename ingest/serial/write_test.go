@@ -28,6 +28,13 @@ func (p *plug) hears(want string) {
 	}
 }
 
+// listens is hears beside what follows, until the function it returns is called.
+func (p *plug) listens(want string) (heard func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); p.hears(want) }()
+	return func() { <-done }
+}
+
 // order sends a command with a time-out of its own.
 func (r *run) order(t *testing.T, data string, timeout time.Duration) ingest.Outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -42,10 +49,11 @@ func TestCommand(t *testing.T) {
 	cfg.Command.End = `\r`
 	r := start(t, cfg, lines)
 	r.becomes(t, ingest.Running)
-	go p.hears("VALVE 1 OPEN\r")
+	heard := p.listens("VALVE 1 OPEN\r")
 	if out := r.order(t, "VALVE 1 OPEN", patience); out.State != ingest.OutcomeDone {
 		t.Errorf("Command() = %+v", out)
 	}
+	heard()
 	if out := r.order(t, "", patience); out.State != ingest.OutcomeRefused {
 		t.Errorf("an empty command: %+v", out)
 	}
@@ -75,10 +83,11 @@ func TestCommandReply(t *testing.T) {
 	}
 	r.wants(t, "OK before", "temp=4", "OK 5")
 
-	go p.hears("SET 6\r\n")
+	heard := p.listens("SET 6\r\n")
 	if out := r.order(t, "SET 6", 200*time.Millisecond); out.State != ingest.OutcomeUnknown || !strings.Contains(out.Cause, "no reply") {
 		t.Errorf("Command() without a reply = %+v", out)
 	}
+	heard()
 	go func() { done <- r.order(t, "SET 7", patience) }()
 	p.hears("SET 7\r\n")
 	p.out()
