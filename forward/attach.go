@@ -29,9 +29,8 @@ const (
 	assumedSize = 350
 )
 
-// awaitWish waits until the hub asks to attach.
+// awaitWish has the hub ask to attach, and waits until it does.
 func (f *feed) awaitWish(ctx context.Context) (*wish, error) {
-	f.enter(Handshake, "", "")
 	name := f.consumer + "_poke"
 	defer f.drop(ctx, name)
 	began := time.Now()

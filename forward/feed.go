@@ -44,8 +44,8 @@ type wish struct {
 	at  time.Time
 }
 
-// patience is how long a wish can be granted.
-const patience = 4 * time.Second
+// patience is how long a wish can be granted, the round trip included.
+const patience = 4500 * time.Millisecond
 
 func newFeed(u *Uplink, name string, cfg Config) *feed {
 	f := &feed{
@@ -92,15 +92,9 @@ func (f *feed) session(ctx context.Context) {
 	var w *wish
 	pause := handshakeRetry
 	for ctx.Err() == nil {
-		began := time.Now()
-		start, err := f.shake(ctx)
-		if err == nil && w == nil {
-			w, err = f.awaitWish(ctx)
-			if w != nil && time.Since(began) > time.Second {
-				continue // what the handshake showed is old
-			}
-		}
-		if err == nil && time.Since(w.at) > patience {
+		start, next, err := f.approach(ctx, w)
+		w = next
+		if err == nil && time.Since(w.at) > patience-f.up.shares.roundTrip() {
 			w = nil
 			continue
 		}
@@ -118,6 +112,44 @@ func (f *feed) session(ctx context.Context) {
 		pause = f.fail(ctx, asRefusal(err), pause)
 	}
 }
+
+// approach shakes hands, and meanwhile has the hub ask to attach unless it has asked already: a round trip saved. It returns where the consumer is to
+// begin, and the hub's wish.
+func (f *feed) approach(ctx context.Context, w *wish) (storage.Position, *wish, error) {
+	if w != nil {
+		start, err := f.shake(ctx)
+		return start, w, err
+	}
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	type answer struct {
+		w   *wish
+		err error
+	}
+	asked := make(chan answer, 1)
+	go func() {
+		w, err := f.awaitWish(asking)
+		asked <- answer{w, err}
+	}()
+	began := time.Now()
+	start, err := f.shake(ctx)
+	if err != nil {
+		stop()
+		<-asked
+		return 0, nil, err
+	}
+	a := <-asked
+	if a.err != nil {
+		return 0, nil, a.err
+	}
+	if time.Since(began) > handshakeFresh+2*f.up.shares.roundTrip() {
+		start, err = f.shake(ctx)
+	}
+	return start, a.w, err
+}
+
+// handshakeFresh is how long what a handshake showed is good for, round trips aside.
+const handshakeFresh = time.Second
 
 // fail shows why the stream is not forwarded and waits before the next attempt. It returns the pause to make next time.
 func (f *feed) fail(ctx context.Context, r *refusal, pause time.Duration) time.Duration {

@@ -69,7 +69,7 @@ func run(ctx context.Context, js jetstream.JetStream, p Plan, do bool) ([]Change
 		}
 		changes = append(changes, change)
 	}
-	for _, stream := range []string{Commands, Documents} {
+	for _, stream := range []string{Commands, Documents, Keep} {
 		more, err := p.ensureConsumers(ctx, js, stream, do)
 		changes = append(changes, more...)
 		if err != nil {

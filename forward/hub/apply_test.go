@@ -40,10 +40,13 @@ func plan(t *testing.T, leaves ...Leaf) Plan {
 	return p
 }
 
+// said returns the changes in words, but for those of keepers, which each source has.
 func said(changes []Change) string {
 	lines := make([]string, 0, len(changes))
 	for _, c := range changes {
-		lines = append(lines, c.String())
+		if c.Stream != Keep {
+			lines = append(lines, c.String())
+		}
 	}
 	return strings.Join(lines, "\n")
 }
@@ -85,6 +88,11 @@ func TestApply(t *testing.T) {
 	}
 	if n := len(s.CachedInfo().Config.Sources); n != 2 {
 		t.Errorf("FIELD has %d sources, want 2", n)
+	}
+	for _, name := range []string{Consumer("a", "S"), Consumer("a", "M"), Consumer("b", "S")} {
+		if _, err := js.PushConsumer(ctx, Keep, name); err != nil {
+			t.Errorf("keeper %s: %v", name, err)
+		}
 	}
 }
 

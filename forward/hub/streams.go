@@ -75,6 +75,9 @@ func planStreams(spec Spec) []jetstream.StreamConfig {
 			cfg.MaxMsgsPerSubject, cfg.AllowRollup, cfg.DenyDelete, cfg.Discard = 1, true, true, jetstream.DiscardNew
 		}
 	}
+	if len(byName) > 0 {
+		byName[Keep] = &jetstream.StreamConfig{Name: Keep, Subjects: []string{"hf.keep"}, Storage: jetstream.MemoryStorage, Replicas: 1, MaxMsgs: 1, AllowDirect: true}
+	}
 	names := slices.Sorted(maps.Keys(byName))
 	streams := make([]jetstream.StreamConfig, 0, len(names))
 	for _, name := range names {
@@ -83,7 +86,7 @@ func planStreams(spec Spec) []jetstream.StreamConfig {
 	return streams
 }
 
-// planConsumers returns the consumers by which leaves take what is sent down to them.
+// planConsumers returns the consumers by which leaves take what is sent down to them, and those that keep their sources awake.
 func planConsumers(spec Spec) []DurableConsumer {
 	var all []DurableConsumer
 	add := func(leaf, stream, filter string) {
@@ -99,6 +102,9 @@ func planConsumers(spec Spec) []DurableConsumer {
 		}
 		if l.Documents {
 			add(l.Name, Documents, DocumentSubject(l.Name, ">"))
+		}
+		for _, s := range l.Streams {
+			all = append(all, keeper(l.Name, s.Name))
 		}
 	}
 	return all
