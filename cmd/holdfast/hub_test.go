@@ -77,7 +77,7 @@ func TestHubInTenMinutes(t *testing.T) {
 				t.Errorf("plan of an empty hub:\n%s", out)
 			}
 			must(t, "hub", "apply", "-fleet", file)
-			if out := must(t, "hub", "plan", "-fleet", file); out != "keep stream SENSORS\nkeep stream pump-07_EVENTS\n" {
+			if out := must(t, "hub", "plan", "-fleet", file); out != "keep stream HOLDFAST_KEEP\nkeep stream SENSORS\nkeep stream pump-07_EVENTS\n" {
 				t.Errorf("plan after apply:\n%s", out)
 			}
 			must(t, "hub", "enrol", "-fleet", file, "pump-07")
