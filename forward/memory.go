@@ -66,6 +66,15 @@ func openMemory(dir string, store storage.StoreID) (*memory, error) {
 	return m, nil
 }
 
+// Remembered returns how far the hub was proven to hold the streams of a store when dir was written to last, before there is an Uplink.
+func Remembered(dir string, store storage.StoreID) func(stream string) (storage.Position, bool) {
+	m, err := openMemory(dir, store)
+	return func(stream string) (storage.Position, bool) {
+		r, ok := m.streams[stream]
+		return r.Proven, ok && err == nil && r.Proven > 0
+	}
+}
+
 // of returns what is remembered of a stream's way to a hub stream.
 func (m *memory) of(stream, hubStream string) (remembered, bool) {
 	m.mu.Lock()

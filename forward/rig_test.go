@@ -164,6 +164,8 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 		Streams: []storage.StreamConfig{{Name: "S"}, {Name: "M"}}, Sources: map[string]string{"s": "S", "m": "M"}, Log: log,
 	})
 	fatal("open store")
+	err = g.store.Mend(context.Background(), Remembered(dir, g.store.ID()))
+	fatal("mend")
 	g.leaf, err = leaf.Start(leaf.Options{Config: leaf.Config{Name: name, Data: dir}, Hub: leaf.Hub{URLs: urls, Domain: "hub"}, Log: log})
 	fatal("start leaf")
 	g.nc, err = g.leaf.Connect()
@@ -173,7 +175,7 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 	g.up = New(Options{Leaf: name, Dir: dir, Streams: testStreams, Log: log}, g.store, g.leaf)
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
-	err = g.store.Attach(ctx, storage.Server{JetStream: g.js, Restart: g.leaf.RestartJetStream, Forwarded: g.up.Forwarded})
+	err = g.store.Attach(ctx, storage.Server{JetStream: g.js, Restart: g.leaf.RestartJetStream, Pause: g.leaf.PauseJetStream, Forwarded: g.up.Forwarded})
 	fatal("attach store")
 	for stream := range testStreams {
 		g.expectSystemRecords(stream)

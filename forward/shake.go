@@ -64,6 +64,9 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 		return 0, err
 	}
 	f.prove(n.pos, f.own || n.found && n.id.Store == f.up.store.ID())
+	if err := f.up.store.Verify(ctx, f.name, n.pos+1); err != nil {
+		return 0, err // what the server would pass over without a word is put right, or told of, first
+	}
 	return n.pos + 1, nil
 }
 

@@ -30,6 +30,7 @@ type Store interface {
 	OutrunBy() uint64
 	Leap(ctx context.Context, stream string, above, keep storage.Position) error
 	Gap(ctx context.Context, g storage.GapRecord) error
+	Verify(ctx context.Context, stream string, from storage.Position) error
 	Streams() []storage.StreamState
 }
 

@@ -161,12 +161,16 @@ func InboxPrefix(name string) string { return "_INBOX_" + name }
 
 // RestartJetStream stops JetStream and starts it again in place, with everything stored still there. It is the cure for streams that
 // stay failed after a full disk (nats-server keeps the write error). Connections live through it; requests meanwhile fail.
-func (s *Server) RestartJetStream() error {
+func (s *Server) RestartJetStream() error { return s.PauseJetStream(func() {}) }
+
+// PauseJetStream is RestartJetStream with something done in between, while no file of any stream is open.
+func (s *Server) PauseJetStream(while func()) error {
 	s.reload.Lock()
 	defer s.reload.Unlock()
 	if err := s.srv.DisableJetStream(); err != nil {
 		return fmt.Errorf("stop JetStream: %w", err)
 	}
+	while()
 	cfg := &server.JetStreamConfig{
 		StoreDir: s.opts.Data, Domain: s.opts.Name, MaxMemory: maxMemory, MaxStore: s.opts.MaxStore, SyncInterval: 0,
 	}

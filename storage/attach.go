@@ -25,6 +25,7 @@ const (
 type Server struct {
 	JetStream jetstream.JetStream                  // as the daemon's user of account CAPTURE
 	Restart   func() error                         // stops and starts JetStream in place; nil: the store waits for somebody else to do it
+	Pause     func(while func()) error             // stops JetStream, calls while, and starts it again; nil: damage that is found while it runs stays
 	Forwarded func(stream string) (Position, bool) // how far the hub has proven to hold a stream; nil or false: unknown, so nothing counts as forwarded
 }
 

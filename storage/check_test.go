@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 func filled(t testing.TB, n uint64) *bed {
 	t.Helper()
 	b := newBed(t)
+	b.options.Streams[0].MaxBytes = 24 << 20 // the server makes blocks of 4 MiB then
 	b.start()
 	const group = 1000
 	for first := uint64(1); first <= n; first += group {
@@ -36,6 +38,7 @@ func filled(t testing.TB, n uint64) *bed {
 func copyBed(t testing.TB, from *bed) *bed {
 	t.Helper()
 	b := newBed(t)
+	b.options.Streams = slices.Clone(from.options.Streams)
 	if err := os.CopyFS(b.dir, os.DirFS(from.dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +126,7 @@ func TestCheckCleanStore(t *testing.T) {
 
 // TestCheckSaysWhatIsLost damages copies of a store in the ways that were measured with the server, and more.
 func TestCheckSaysWhatIsLost(t *testing.T) {
-	const n = 40_000
+	const n = 20_000
 	whole := filled(t, n)
 	home := func(name string) func(*bed) string {
 		return func(b *bed) string { return filepath.Join(b.dir, "store", name) }
@@ -145,13 +148,13 @@ func TestCheckSaysWhatIsLost(t *testing.T) {
 		{"nothing", block(1), func(b []byte) []byte { return b }, [2]uint64{}, 0, true},
 		{"index missing", stream("msgs/index.db"), nil, [2]uint64{}, 0, true},
 		{"index flipped", stream("msgs/index.db"), flip, [2]uint64{}, 0, true},
-		{"a byte in the first block", block(1), flipAt(10_000), [2]uint64{1, 1}, 10_000, false},
+		{"a byte in the first block", block(1), flipAt(5_000), [2]uint64{1, 1}, 5_000, false},
 		{"a byte in the last block", block(2), flipAt(n - 1000), [2]uint64{1, 1}, 900, false},
-		{"a page of zeros in the first block", block(1), func(b []byte) []byte { clear(b[4<<20 : 4<<20+4096]); return b }, [2]uint64{10, 20}, 10_000, false},
-		{"the first block cut in half", block(1), func(b []byte) []byte { return b[:len(b)/2] }, [2]uint64{10_000, 20_000}, 0, false},
+		{"a page of zeros in the first block", block(1), func(b []byte) []byte { clear(b[2<<20 : 2<<20+4096]); return b }, [2]uint64{10, 20}, 5_000, false},
+		{"the first block cut in half", block(1), func(b []byte) []byte { return b[:len(b)/2] }, [2]uint64{5_000, 8_000}, 0, false},
 		{"the last block cut by 1000 bytes", block(2), func(b []byte) []byte { return b[:len(b)-1000] }, [2]uint64{3, 5}, 0, false},
-		{"the first block gone", block(1), nil, [2]uint64{20_000, 35_000}, 0, false},
-		{"the first block empty", block(1), empty, [2]uint64{20_000, 35_000}, 0, false},
+		{"the first block gone", block(1), nil, [2]uint64{11_000, 15_000}, 0, false},
+		{"the first block empty", block(1), empty, [2]uint64{11_000, 15_000}, 0, false},
 		{"meta.inf flipped", stream(serverMeta), flip, [2]uint64{}, 0, false},
 		{"meta.sum missing", stream(serverMetaSum), nil, [2]uint64{}, 0, false},
 		{"identity flipped", home("identity"), flip, [2]uint64{}, 0, false},
@@ -160,6 +163,7 @@ func TestCheckSaysWhatIsLost(t *testing.T) {
 		{"reserve gone", home("reserve"), nil, [2]uint64{}, 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			b := copyBed(t, whole)
 			if tt.change == nil {
 				if err := os.Remove(tt.path(b)); err != nil {

@@ -148,6 +148,25 @@ func setAside(path, dir, name string) (string, error) {
 	return to, nil
 }
 
+// linkAside keeps the bytes of a file in dir/<name>, <name>.2 and so on without taking room, for when the file itself is about to be replaced, and returns
+// where. Both must be on one file system.
+func linkAside(path, dir, name string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("keep %s: %w", path, err)
+	}
+	to := filepath.Join(dir, name)
+	for n := 2; ; n++ {
+		err := os.Link(path, to)
+		if err == nil {
+			return to, syncDir(dir)
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("keep %s: %w", path, err)
+		}
+		to = filepath.Join(dir, name+"."+strconv.Itoa(n))
+	}
+}
+
 // stateFile keeps one small JSON value in two files, <path> and <path>.bak, each with a checksum and a generation. A damaged one is made up for
 // by the other, and no power cut harms both. Safe for concurrent use.
 //

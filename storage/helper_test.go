@@ -99,15 +99,21 @@ func (b *bed) restart() error {
 	b.mu.Lock()
 	b.restarts++
 	b.mu.Unlock()
+	return b.pause(func() {})
+}
+
+// pause stops JetStream, calls while, and starts it again.
+func (b *bed) pause(while func()) error {
 	c := b.srv.JetStreamConfig()
 	c.StoreDir = b.dir // the server adds its own folder
 	if err := b.srv.DisableJetStream(); err != nil {
 		return err
 	}
+	while()
 	return b.srv.EnableJetStream(c)
 }
 
-func (b *bed) server() Server { return Server{JetStream: b.js, Restart: b.restart} }
+func (b *bed) server() Server { return Server{JetStream: b.js, Restart: b.restart, Pause: b.pause} }
 
 // start opens, serves and attaches.
 func (b *bed) start() *Store {

@@ -10,14 +10,14 @@ import (
 
 // metadata is where the copies of the streams' metadata are.
 func (s *Store) metadata() metaCopies {
-	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, "metadata"), aside: filepath.Join(s.home, "damaged")}
+	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, "metadata"), aside: s.aside()}
 }
 
 // restoreMetadata mends the streams' metadata before the server looks at it.
 func (s *Store) restoreMetadata() error {
 	mended, err := s.metadata().mend()
 	for _, m := range mended {
-		s.log.Error("damaged metadata", "stream", m.Stream, "path", m.Path, "err", m.Why, "aside", m.Aside, "restored", m.Restored)
+		s.alarm(m.Path, m.Why, m.Aside)
 	}
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -97,7 +97,7 @@ func (s *Store) recount(ctx context.Context, st *stream) error {
 func (s *Store) storeLost(ctx context.Context) error {
 	for len(s.lost) > 0 {
 		g := s.lost[0]
-		s.log.Error("records that were on flash are gone", "stream", g.Stream, "first", g.First, "last", g.Last, "count", g.Count)
+		s.alarm(filepath.Join(s.streamsDir(), g.Stream), fmt.Sprintf("%d records between %d and %d, which were on flash, are gone", g.Count, g.First, g.Last), "")
 		if err := s.Gap(ctx, g); err != nil {
 			return err
 		}

@@ -71,6 +71,7 @@ type Store struct {
 	mu       sync.Mutex    // guards the fields below
 	state    lifeState
 	failure  error             // first sync error; never cleared
+	alarms   []Alarm           // damage found since the start
 	own      map[string]uint64 // sequence of the newest record of our own, by source
 }
 
@@ -126,13 +127,14 @@ func Open(o Options) (*Store, error) {
 }
 
 func (s *Store) open() error {
-	for _, dir := range []string{s.home, s.jetstream()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("open store: %w", err)
-		}
+	if err := s.clearHome(); err != nil {
+		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.takeLock(); err != nil {
 		return err
+	}
+	if err := s.clearWay(); err != nil {
+		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.checkFileSystem(); err != nil {
 		return err
@@ -171,6 +173,9 @@ func (s *Store) jetstream() string { return filepath.Join(s.options.Dir, "jetstr
 // takeLock locks the data directory for as long as the process lives.
 func (s *Store) takeLock() error {
 	path := filepath.Join(s.home, "lock")
+	if err := s.expect(path, false); err != nil {
+		return fmt.Errorf("lock data directory: %w", err)
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock data directory: %w", err)

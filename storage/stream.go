@@ -87,6 +87,9 @@ type stream struct {
 	covered   Position      // of Store.commit
 	early     writeback     // of Store.commit
 
+	verifyMu sync.Mutex       // guards verified
+	verified map[int]verified // blocks that were read without a fault, by number
+
 	mu    sync.Mutex // guards the fields below
 	err   error      // why records are refused at the moment; nil when they are taken
 	fresh []entry    // stored and not counted yet, in the order of their positions
@@ -99,7 +102,7 @@ func (st *stream) reached(last Position) {
 }
 
 func newStream(s *Store, c StreamConfig) *stream {
-	st := &stream{store: s, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
+	st := &stream{store: s, verified: map[int]verified{}, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
 	st.configured.Store(&c)
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)

@@ -34,7 +34,7 @@ func (r *reporter) report() status.Report {
 			State: link.State.String(), Cause: link.Cause, Remedy: link.Remedy, Remote: link.Remote,
 			Since: link.Since, RTT: link.RTT.Seconds(),
 		},
-		Wear: wear(r.store.Wear()), Streams: r.streams(), Sources: r.sources(),
+		Wear: wear(r.store.Wear()), Streams: r.streams(), Sources: r.sources(), Damage: damage(r.store.Alarms()),
 	}
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()
@@ -100,6 +100,14 @@ func wear(w storage.Wear) status.Wear {
 		Device: w.Device, Observed: w.Observed.Seconds(), Written: w.Written, PerDay: w.PerDay, PerRecord: w.PerRecord,
 		Endurance: w.Endurance, Life: w.Life.Seconds(),
 	}
+}
+
+func damage(alarms []storage.Alarm) []status.Damage {
+	var all []status.Damage
+	for _, a := range alarms {
+		all = append(all, status.Damage{Where: a.Where, Problem: a.Problem, Aside: a.Aside, At: a.At})
+	}
+	return all
 }
 
 func dropped(by map[storage.GapReason]uint64) map[string]uint64 {

@@ -58,6 +58,9 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	}
 	runner := ingest.NewRunner(store, log, entries...)
 
+	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
+		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
+	}
 	server, err := leaf.Start(leafOptions(cfg, store, log))
 	if err != nil {
 		return fmt.Errorf("start the embedded server: %w", err)
@@ -73,7 +76,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	uplink := forward.New(uplinkOptions(cfg, store.Home(), log), store, server)
-	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Forwarded: uplink.Forwarded}); err != nil {
+	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Pause: server.PauseJetStream, Forwarded: uplink.Forwarded}); err != nil {
 		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
 	}
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))

@@ -3,6 +3,7 @@ package blocks
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -202,10 +203,12 @@ var damages = []struct {
 	{"byte in the data", func(b []byte, at, _ int) { b[at+100] ^= 0x5a }, 1},
 	{"bit of the length", func(b []byte, at, _ int) { b[at+1] ^= 1 }, 0},
 	{"length and headers flag", func(b []byte, at, _ int) { b[at+3] ^= 0xff }, 0},
+	{"length of a hundred records", func(b []byte, at, size int) { binary.LittleEndian.PutUint32(b[at:], uint32(100*size)|headerMark) }, 0},
 	{"bit of the sequence", func(b []byte, at, _ int) { b[at+6] ^= 4 }, 0},
 	{"length of the subject", func(b []byte, at, _ int) { b[at+20] ^= 0x3c }, 0},
 	{"length of the headers", func(b []byte, at, _ int) { b[at+22+len("data.leaf.S.a0")] ^= 0x3c }, 0},
 	{"the whole head", func(b []byte, at, _ int) { copy(b[at:at+22], bytes.Repeat([]byte{0xee}, 22)) }, 1},
+	{"two in a row, the second by its length", func(b []byte, at, size int) { b[at+100] ^= 0x5a; b[at+size+1] ^= 0x55 }, 1},
 	{"a page of zeros", func(b []byte, at, _ int) { clear(b[at : at+4096]) }, 20},
 	{"a page of 0xff", func(b []byte, at, _ int) { copy(b[at:], bytes.Repeat([]byte{0xff}, 4096)) }, 20},
 	{"a page of another place", func(b []byte, at, _ int) { copy(b[at:at+4096], b[at/2:]) }, 20},

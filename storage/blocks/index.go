@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Index is what the server's index of a stream, msgs/index.db, says. It is written every two minutes or so and at a clean stop.
@@ -49,19 +51,83 @@ func (s Stream) index(numbers []int) (Index, error) {
 		i.Problem = "another version, or encrypted"
 		return i, nil
 	}
-	at := 2
-	unsigned := func() uint64 {
-		v, n := binary.Uvarint(body[min(at, len(body)):])
-		at += max(n, 1)
-		return v
+	r := indexReader{b: body, at: 2}
+	listed := i.read(&r, int(body[1]))
+	if r.bad {
+		return Index{Present: true, Problem: "its content does not fit"}, nil
 	}
-	i.Messages = unsigned()
-	_ = unsigned() // bytes
-	i.First = unsigned()
-	_ = unsigned() // time of the first
-	i.Last = unsigned()
 	i.Fresh = len(numbers) > 0 && bytes.Equal(s.end(numbers[len(numbers)-1]), body[len(body)-hashSize:])
+	for _, n := range listed {
+		if !slices.Contains(numbers, n) {
+			i.Problem, i.Fresh = fmt.Sprintf("block %d, which it lists, is missing", n), false
+		}
+	}
+	if len(listed) > 0 && len(numbers) > 0 && numbers[len(numbers)-1] != listed[len(listed)-1] {
+		i.Fresh = false
+	}
 	return i, nil
+}
+
+// indexReader reads the numbers of an index.
+type indexReader struct {
+	b   []byte
+	at  int
+	bad bool
+}
+
+func (r *indexReader) number() uint64 {
+	v, n := binary.Uvarint(r.b[min(r.at, len(r.b)):])
+	r.skip(max(n, 1))
+	return v
+}
+
+func (r *indexReader) skip(n int) {
+	if r.bad = r.bad || n < 0 || n > len(r.b)-r.at; !r.bad {
+		r.at += n
+	}
+}
+
+// read reads what is in the index and returns the numbers of the blocks that it lists.
+func (i *Index) read(r *indexReader, version int) []int {
+	i.Messages = r.number()
+	_ = r.number() // bytes
+	i.First = r.number()
+	_ = r.number() // time of the first
+	i.Last = r.number()
+	_ = r.number() // time of the last
+	for n := r.number(); n > 0 && !r.bad; n-- {
+		size := r.number()
+		if size == 0 {
+			continue
+		}
+		r.skip(int(min(size, 1<<30))) // a subject
+		total := r.number()
+		_ = r.number() // first block
+		if total > 1 || version >= 4 {
+			_ = r.number() // last block
+		}
+	}
+	var listed []int
+	for n := r.number(); n > 0 && !r.bad; n-- {
+		number := r.number()
+		for range 5 { // bytes, first, its time, last, its time
+			_ = r.number()
+		}
+		deleted := r.number()
+		for range min(version, 3) - 1 {
+			_ = r.number()
+		}
+		if deleted > 0 { // a set of sequences, server/avl
+			const nodeSize = 33*8 + 2
+			if r.at+10 > len(r.b) || r.b[r.at] != 22 || r.b[r.at+1] != 2 {
+				r.bad = true
+				break
+			}
+			r.skip(10 + nodeSize*int(min(binary.LittleEndian.Uint32(r.b[r.at+2:]), 1<<20)))
+		}
+		listed = append(listed, int(number))
+	}
+	return listed
 }
 
 // end returns the last eight bytes of a block, which are the checksum of its last record; nil if it has none.

@@ -25,15 +25,15 @@ type Mended struct {
 
 // Mend puts damaged blocks right: what is whole, also behind the damage, stays where it was, with its sequence; what is not is left out, as if it had been
 // removed. The server, which would have given up at the first damaged record, then reads all the rest. The index goes first, so that the server reads the
-// blocks; a cut at any point leaves a stream that can be mended again. Nobody else may have the stream open.
-func (s Stream) Mend(h Hands) (Report, []Mended, error) {
+// blocks; a cut at any point leaves a stream that can be mended again. With numbers, only blocks of these are read. Nobody else may have the stream open.
+func (s Stream) Mend(h Hands, only ...int) (Report, []Mended, error) {
 	was, err := s.Index()
 	if err != nil {
 		return Report{}, nil, err
 	}
 	var done []Mended
-	r, err := s.walk(nil, func(b Block, good []byte) error {
-		if !b.damaged() {
+	r, err := s.walk(nil, only, func(b Block, good []byte) error {
+		if !b.Damaged() {
 			return nil
 		}
 		m, err := s.mendBlock(h, b, good, was)

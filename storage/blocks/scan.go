@@ -40,7 +40,11 @@ func (s *scanner) follows(k kind, seq uint64) bool {
 func (s *scanner) block(b []byte, visit func(at int, r record) error) ([]Damage, error) {
 	var all []Damage
 	s.last = 0
+	open := 0 // of all, the first whose other end is not known yet
 	see := func(at int, r record) error {
+		for ; r.kind != deletion && open < len(all); open++ {
+			all[open].Before = r.Seq
+		}
 		switch {
 		case r.kind == deletion:
 		case r.Seq > s.last:
@@ -60,6 +64,9 @@ func (s *scanner) block(b []byte, visit func(at int, r record) error) ([]Damage,
 			continue
 		}
 		next := s.resume(b, at)
+		if h, ok := readHead(b[at:next]); ok && at+h.size < next && s.restore(b[at+h.size:next]) != nil {
+			next = at + h.size // two damaged ones in a row, and the second can be restored
+		}
 		if fix := s.restore(b[at:next]); fix != nil {
 			r, _ := s.read(fix)
 			r.fix, r.Mended = fix, true
@@ -70,11 +77,6 @@ func (s *scanner) block(b []byte, visit func(at int, r record) error) ([]Damage,
 			continue
 		}
 		d := Damage{Offset: at, Bytes: next - at, Why: why, After: s.last}
-		if next < len(b) {
-			if r, _ := s.read(b[next:]); r.kind != deletion {
-				d.Before = r.Seq
-			}
-		}
 		all = append(all, d)
 		at = next
 	}
@@ -82,11 +84,9 @@ func (s *scanner) block(b []byte, visit func(at int, r record) error) ([]Damage,
 	return all, nil
 }
 
-// resume returns where the next whole record behind a damaged one begins, len(b) if there is none.
+// resume returns where the next whole record behind a damaged one begins, len(b) if there is none. It does not trust the damaged one's length, which may
+// by chance lead to a record further on.
 func (s *scanner) resume(b []byte, bad int) int {
-	if h, ok := readHead(b[bad:]); ok && s.whole(b, bad+h.size) { // the usual case: the length is right
-		return bad + h.size
-	}
 	for at := bad + 1; at+emptySize <= len(b); at++ {
 		if s.whole(b, at) {
 			return at

@@ -61,19 +61,29 @@ type Report struct {
 
 // Damaged reports whether anything in the blocks cannot be read as it was written. Damage to the index is none: the server makes it anew.
 func (r Report) Damaged() bool {
-	return slices.ContainsFunc(r.Blocks, Block.damaged)
+	return slices.ContainsFunc(r.Blocks, Block.Damaged)
 }
 
-func (b Block) damaged() bool { return len(b.Damage) > 0 || b.Mended > 0 || b.Problem != "" }
+// Damaged reports whether anything in the block cannot be read as it was written.
+func (b Block) Damaged() bool { return len(b.Damage) > 0 || b.Mended > 0 || b.Problem != "" }
 
 // Walk reads all blocks in order and says what they hold. visit, which may be nil, is called for every whole message, also for those that were removed by a
 // deletion: Report.Deleted tells. Its error ends the walk. Damage is no error; ErrEncrypted is, as are those of the file system but for one block.
 func (s Stream) Walk(visit func(Message) error) (Report, error) {
-	return s.walk(visit, nil)
+	return s.walk(visit, nil, nil)
 }
 
-// walk calls done for every block that was read, with the bytes that are good.
-func (s Stream) walk(visit func(Message) error, done func(b Block, good []byte) error) (Report, error) {
+// Numbers returns the numbers of all blocks, in order.
+func (s Stream) Numbers() ([]int, error) { return s.numbers() }
+
+// Block reads one block.
+func (s Stream) Block(number int) (Block, error) {
+	b, _, err := s.walkBlock(&scanner{}, number, &Report{}, nil, false)
+	return b, err
+}
+
+// walk reads the blocks of the numbers in only, all if there are none, and calls done for each, with the bytes that are good.
+func (s Stream) walk(visit func(Message) error, only []int, done func(b Block, good []byte) error) (Report, error) {
 	r := Report{Name: s.Name}
 	numbers, err := s.numbers()
 	if err != nil {
@@ -81,6 +91,9 @@ func (s Stream) walk(visit func(Message) error, done func(b Block, good []byte) 
 	}
 	sc := &scanner{}
 	for _, n := range numbers {
+		if len(only) > 0 && !slices.Contains(only, n) {
+			continue
+		}
 		b, good, err := s.walkBlock(sc, n, &r, visit, done != nil)
 		if err != nil {
 			return r, err

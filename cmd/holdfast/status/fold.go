@@ -13,6 +13,7 @@ func Fold(r Report) Verdict {
 	foldStreams(r, &v)
 	foldSources(r, &v)
 	foldLink(r, &v)
+	foldDamage(r, &v)
 	if r.Clock == "unsynced" {
 		v.add(Note, "clock", "not set by a time source yet: records say so in their time header, and nothing expires by it", "")
 	}
@@ -72,6 +73,22 @@ func foldStreams(r Report, v *Verdict) {
 		case "refused", "same name twice", "other incarnation":
 			v.add(Problem, where, s.State+": "+s.Cause, s.Remedy)
 		}
+	}
+}
+
+// foldDamage tells of damage that was found and dealt with, the first three by name.
+func foldDamage(r Report, v *Verdict) {
+	const most = 3
+	for i, d := range r.Damage {
+		if i == most {
+			v.add(Warning, "data directory", fmt.Sprintf("%s more damages", Count(uint64(len(r.Damage)-most))), "`status --json` and the log have them all")
+			return
+		}
+		what := d.Problem
+		if d.Aside != "" {
+			what += "; kept as " + d.Aside
+		}
+		v.add(Warning, d.Where, what, "the medium may be failing: `holdfast check --store` while the daemon is stopped, and replace it if this comes again")
 	}
 }
 

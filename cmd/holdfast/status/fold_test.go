@@ -40,6 +40,9 @@ func TestFold(t *testing.T) {
 		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},
 		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "all that was not lost is at the hub: 7 records were lost", "warning stream SENSORS 7 records dropped"},
 		{"damaged", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"damage": 1} }, true, "1 record was lost", "problem stream SENSORS 1 record lost (damage 1)"},
+		{"damage found", func(r *Report) {
+			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
+		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},
 		{"full says so, not that the disk is at fault", func(r *Report) { r.Streams[0].Full, r.Streams[0].Error = true, "store is full" }, false, "", "problem stream SENSORS is full"},
 		{"hub stream missing", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "hub stream SENSORS does not answer", now.Add(-time.Minute)

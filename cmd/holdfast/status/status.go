@@ -17,6 +17,7 @@ type Report struct {
 	Link    Link      `json:"link"`
 	Streams []Stream  `json:"streams"`
 	Sources []Source  `json:"sources"`
+	Damage  []Damage  `json:"damage,omitempty"` // found in the data directory since the start
 	Verdict Verdict   `json:"verdict"`
 }
 
@@ -77,6 +78,14 @@ type Source struct {
 	Stored   uint64            `json:"stored"`
 	Rejected map[string]uint64 `json:"rejected,omitempty"` // by reason
 	Last     time.Time         `json:"last_record,omitzero"`
+}
+
+// Damage is something in the data directory that was found damaged since the start, and dealt with.
+type Damage struct {
+	Where   string    `json:"where"` // from the data directory
+	Problem string    `json:"problem"`
+	Aside   string    `json:"aside,omitempty"` // where what was damaged is kept
+	At      time.Time `json:"at"`
 }
 
 // Severity orders findings.
