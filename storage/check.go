@@ -147,6 +147,7 @@ var ownFiles = []struct{ name, effect string }{
 	{"reserve", "the next start leaps above what is found"},
 	{"counters", "the totals begin again with what the streams hold, and losses cannot be counted"},
 	{"streams", "it is taken from the streams themselves"},
+	{"clock", "how old records of earlier boots are is not known any more"},
 }
 
 // checkOwn looks at the files that the store itself writes, and returns the counters, nil if they cannot be read.

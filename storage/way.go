@@ -10,8 +10,11 @@ import (
 	"strings"
 )
 
-// homeFolders are the folders among our own files.
-var homeFolders = []string{"metadata", "damaged", "quarantine", "journal"}
+// homeFiles are our own files, without the suffix of their copies, and homeFolders the folders that hold files only. Other parts keep theirs beside them.
+var (
+	homeFiles   = []string{"format", "identity", "epoch", "boot", "reserve", "counters", "streams", "clock", "wear", "forward.json"}
+	homeFolders = []string{"metadata", "journal", "quarantine"}
+)
 
 // streamFolders are the folders in a stream's directory; everything else there is a file (nats-server 2.15).
 var streamFolders = []string{"msgs", serverConsumers, "batches", "__msgs__", "__new_msgs__"}
@@ -46,16 +49,27 @@ func (s *Store) clearHome() error {
 // clearWay sets aside what is a folder where a file should be, or the other way round, and gives us the rights that we need. What is in a file is for its
 // reader to judge. An error means that the disk would not let it.
 func (s *Store) clearWay() error {
-	if err := s.clearFolder(s.home, homeFolders); err != nil {
-		return err
+	for _, name := range homeFiles {
+		for _, suffix := range []string{"", ".bak"} {
+			if err := s.expect(filepath.Join(s.home, name+suffix), false); err != nil {
+				return err
+			}
+		}
 	}
-	for _, dir := range homeFolders[2:] {
-		if err := s.clearFolder(filepath.Join(s.home, dir), nil); err != nil {
+	moves, _ := filepath.Glob(filepath.Join(s.home, "move-*")) // its only error is a bad pattern
+	for _, m := range moves {
+		if err := s.expect(m, false); err != nil {
 			return err
 		}
 	}
-	if err := s.clearFolder(filepath.Join(s.home, "metadata"), nil); err != nil {
-		return err
+	for _, name := range homeFolders {
+		dir := filepath.Join(s.home, name)
+		if err := s.expect(dir, true); err != nil {
+			return err
+		}
+		if err := s.clearFolder(dir, nil); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{filepath.Dir(s.streamsDir()), s.streamsDir()} {
 		if err := s.expect(dir, true); err != nil {
