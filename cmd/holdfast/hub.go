@@ -44,6 +44,8 @@ func hubCommands() []subcommand {
 		{"revoke", "LEAF", "Takes a leaf's rights away. What the hub has of it stays.", hubRevoke},
 		{"reload", "", "Makes the servers of a hub without jwt read their configuration again, once the new accounts.conf is there, and hangs up on revoked leaves.", hubReload},
 		{"renew", "", "Makes new certificates for the servers that hub init wrote, by the hub's own authority. Leaves need nothing new.", hubRenew},
+		{"list", "", "Shows each leaf: when it was last seen, what waits and what was lost.", hubList},
+		{"audit", "", "Reads the hub's records and accounts for every one that each leaf has captured, by its ID and by what epoch and gap records say. Exit code 1 if any is missing without a word, or double.", hubAudit},
 		{"users", "", "Prints the accounts block with each leaf's least rights, for servers that hub init did not write.", hubUsers},
 	}
 }

@@ -122,6 +122,20 @@ func TestHubInTenMinutes(t *testing.T) {
 				return r.Link.State == "up" && r.Verdict.Waiting == 0 && storedBy(r, "gps") == 25
 			})
 
+			out := must(t, "hub", "list", "-fleet", file)
+			if rows := strings.Split(out, "\n"); len(rows) < 4 || !strings.Contains(rows[1], "pump-07  connected     SENSORS  SENSORS") || !strings.Contains(rows[3], "not enrolled") {
+				t.Errorf("list:\n%s", out)
+			}
+			if out = must(t, "hub", "audit", "-fleet", file, "-all"); !strings.Contains(out, "gps") || !strings.Contains(out, "0 missing, 0 double") {
+				t.Errorf("audit:\n%s", out)
+			}
+			if st, err := adminOf(t, file, auth).Stream(t.Context(), "SENSORS"); err != nil || st.DeleteMsg(t.Context(), 10) != nil {
+				t.Errorf("take a record away at the hub: %v", err)
+			}
+			if code, out, _ := cli("hub", "audit", "-fleet", file, "-leaf", "pump-07"); code != exitFailed || !strings.Contains(out, "1 missing without a word") {
+				t.Errorf("audit with a record less = %d:\n%s", code, out)
+			}
+
 			must(t, "hub", "revoke", "-fleet", file, "pump-07")
 			if auth == fleet.ByConfig {
 				must(t, "hub", "reload", "-fleet", file)
@@ -138,7 +152,7 @@ func TestHubInTenMinutes(t *testing.T) {
 			}
 			js := adminOf(t, file, auth)
 			st, err := js.Stream(t.Context(), "SENSORS")
-			if err != nil || st.CachedInfo().State.Msgs < 25 {
+			if err != nil || st.CachedInfo().State.Msgs < 24 {
 				t.Errorf("the hub's records of a revoked leaf: %+v, %v", st.CachedInfo().State, err)
 			}
 		})

@@ -164,6 +164,9 @@ func (c *Cluster) Admin(opts ...nats.Option) (*nats.Conn, error) {
 	return c.connect(User, opts...)
 }
 
+// System connects as the administrator of the servers.
+func (c *Cluster) System() (*nats.Conn, error) { return c.connect(sysUser) }
+
 // JetStream connects as the administrator of Account and returns the cluster's JetStream.
 func (c *Cluster) JetStream() (jetstream.JetStream, error) {
 	nc, err := c.Admin()
