@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // tempSuffix marks files that were being written when the process or the machine stopped; they carry nothing anyone relies on.
@@ -81,6 +83,30 @@ func writeFile(path string, data []byte, sync bool) (err error) {
 	if sync {
 		// The rename happened: an error from here on means that it may not survive a power cut.
 		return syncDir(filepath.Dir(path))
+	}
+	return nil
+}
+
+// writeOrOverwrite is writeFile where a reader can make do without the file, since it has a copy or knows what its damage means: on a full disk, where there
+// is no room for another file, it is written over in place, which takes no room.
+func writeOrOverwrite(path string, data []byte, sync bool) error {
+	err := writeFile(path, data, sync)
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	f, oerr := os.OpenFile(path, os.O_WRONLY, 0)
+	if oerr != nil {
+		return err // there is none yet
+	}
+	defer func() { _ = f.Close() }() // what counts was synced, or need not be
+	if _, oerr = f.WriteAt(data, 0); oerr == nil {
+		oerr = f.Truncate(int64(len(data)))
+	}
+	if oerr == nil && sync {
+		oerr = f.Sync()
+	}
+	if oerr != nil {
+		return errors.Join(err, oerr)
 	}
 	return nil
 }
@@ -307,7 +333,7 @@ func (f *stateFile) covered() (bool, error) {
 // write puts the current body into copy i. Needs mu.
 func (f *stateFile) write(i int, sync bool) error {
 	f.have[i] = 0
-	if err := writeFile(f.copyPath(i), sealState(f.body, f.generation), sync); err != nil {
+	if err := writeOrOverwrite(f.copyPath(i), sealState(f.body, f.generation), sync); err != nil {
 		return err
 	}
 	f.have[i] = f.generation

@@ -59,7 +59,7 @@ func writeBoot(home string, b bootRecord) error {
 	if err != nil {
 		return fmt.Errorf("write boot record: %w", err)
 	}
-	return writeFile(bootPath(home), append(raw, '\n'), true)
+	return writeOrOverwrite(bootPath(home), append(raw, '\n'), true) // damage counts as an unclean stop
 }
 
 // stoppedUnclean reports whether the streams may have lost their newest records since the process before wrote them.

@@ -300,7 +300,7 @@ func (k *keeper) giveUp(ctx context.Context, s *keptStream, from, last Position,
 	}
 	if n := len(gaps); n > 0 {
 		s.gaveUp += gaps[n-1].Count - gaps[n-1].Merged
-		if now := k.now(); s.warned.IsZero() || now.Sub(s.warned) >= warnInterval {
+		if now := k.now(); s.gaveUp > 0 && (s.warned.IsZero() || now.Sub(s.warned) >= warnInterval) {
 			k.log.Warn("gave up the oldest records", "stream", s.name, "last", last, "count", s.gaveUp, "reason", reason)
 			s.gaveUp, s.warned = 0, now
 		}
