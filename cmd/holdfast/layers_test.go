@@ -58,6 +58,7 @@ var homes = map[string][]string{
 	"github.com/minio/highwayhash":        {"storage/blocks"},
 	"github.com/hanwen/go-fuse/v2":        {"rig/..."},
 	"github.com/creack/pty":               {"rig/...", "cmd/holdfast/demo"},
+	"github.com/at-wat/mqtt-go":           {}, // tests only: a client of another author
 	"github.com/simonvetter/modbus":       {}, // tests only: a slave that is not ours
 }
 

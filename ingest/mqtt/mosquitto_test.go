@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/ingest/ingesttest"
 	"github.com/holdfast-edge/holdfast/rig/broker"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
@@ -246,13 +247,13 @@ func TestKillDuringDelivery(t *testing.T) {
 	for i := range kills {
 		want := (i + 1) * messages / (kills + 2)
 		poll.Until(t, patience, func() bool { return len(c.payloads()) >= want }, "%d records", want)
-		c.kill()
+		c.Kill()
 		c = startChild(t, dir, b.URL())
 	}
 	poll.Until(t, patience, func() bool { return len(c.payloads()) >= messages }, "all records")
 	publish(t, p, numbered("a", 1, messages, messages+1)...)
 	poll.Until(t, patience, func() bool { got := c.payloads(); return got[len(got)-1] == fmt.Sprint(messages) }, "the last record")
-	c.kill()
+	c.Kill()
 	wantNumbers(t, c.payloads(), messages+1)
 	text, err := os.ReadFile(filepath.Join(dir, "log"))
 	if err != nil {
@@ -268,10 +269,10 @@ func exists(path string) bool {
 
 func TestTLS(t *testing.T) {
 	leak.Check(t)
-	ca, other := newAuthority(t), newAuthority(t)
-	cert, key := ca.issue(t, "localhost", time.Hour)
-	late, lateKey := ca.issue(t, "localhost", -time.Hour)
-	mine, mineKey := ca.issue(t, "gateway", time.Hour)
+	ca, other := ingesttest.NewAuthority(t), ingesttest.NewAuthority(t)
+	cert, key := ca.Issue(t, "localhost", time.Hour)
+	late, lateKey := ca.Issue(t, "localhost", -time.Hour)
+	mine, mineKey := ca.Issue(t, "gateway", time.Hour)
 	for _, tt := range []struct {
 		name   string
 		broker broker.Options
@@ -280,14 +281,14 @@ func TestTLS(t *testing.T) {
 		kind   ingest.Kind
 		cause  string
 	}{
-		{"right CA", broker.Options{Cert: cert, Key: key}, TLS{CA: ca.file, ServerName: "localhost"}, nil, ingest.Running, ""},
-		{"wrong CA", broker.Options{Cert: cert, Key: key}, TLS{CA: other.file, ServerName: "localhost"}, nil, ingest.Waiting, "authority that is not trusted"},
-		{"wrong name", broker.Options{Cert: cert, Key: key}, TLS{CA: ca.file}, nil, ingest.Waiting, "for another name"},
-		{"expired", broker.Options{Cert: late, Key: lateKey}, TLS{CA: ca.file, ServerName: "localhost"}, nil, ingest.Waiting, "not valid at this machine's time"},
-		{"own certificate", broker.Options{Cert: cert, Key: key, ClientCA: ca.file}, TLS{CA: ca.file, ServerName: "localhost", Cert: mine, Key: mineKey}, nil, ingest.Running, ""},
-		{"own certificate missing", broker.Options{Cert: cert, Key: key, ClientCA: ca.file}, TLS{CA: ca.file, ServerName: "localhost"}, nil, ingest.Denied, "refuses TLS with us"},
+		{"right CA", broker.Options{Cert: cert, Key: key}, TLS{CA: ca.File, ServerName: "localhost"}, nil, ingest.Running, ""},
+		{"wrong CA", broker.Options{Cert: cert, Key: key}, TLS{CA: other.File, ServerName: "localhost"}, nil, ingest.Waiting, "authority that is not trusted"},
+		{"wrong name", broker.Options{Cert: cert, Key: key}, TLS{CA: ca.File}, nil, ingest.Waiting, "for another name"},
+		{"expired", broker.Options{Cert: late, Key: lateKey}, TLS{CA: ca.File, ServerName: "localhost"}, nil, ingest.Waiting, "not valid at this machine's time"},
+		{"own certificate", broker.Options{Cert: cert, Key: key, ClientCA: ca.File}, TLS{CA: ca.File, ServerName: "localhost", Cert: mine, Key: mineKey}, nil, ingest.Running, ""},
+		{"own certificate missing", broker.Options{Cert: cert, Key: key, ClientCA: ca.File}, TLS{CA: ca.File, ServerName: "localhost"}, nil, ingest.Denied, "refuses TLS with us"},
 		{"file missing", broker.Options{Cert: cert, Key: key}, TLS{CA: "/nowhere/ca.pem"}, nil, ingest.Denied, "/nowhere/ca.pem"},
-		{"no TLS there", broker.Options{}, TLS{CA: ca.file}, func(b *broker.Mosquitto) string { return "tls://" + b.Addr() }, ingest.Waiting, "broke the TLS handshake off"},
+		{"no TLS there", broker.Options{}, TLS{CA: ca.File}, func(b *broker.Mosquitto) string { return "tls://" + b.Addr() }, ingest.Waiting, "broke the TLS handshake off"},
 		{"only TLS there", broker.Options{Cert: cert, Key: key}, TLS{}, func(b *broker.Mosquitto) string { return "tcp://" + b.Addr() }, ingest.Waiting, "closed the connection in place of an answer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
