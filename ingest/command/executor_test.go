@@ -423,3 +423,36 @@ func TestSubmitRefuses(t *testing.T) {
 		t.Error("Submit takes a command that is too large")
 	}
 }
+
+// TestSetSources changes the sources while commands are in hand: one that stays is not disturbed, one that goes ends with an outcome, and
+// one that takes its place executes what follows, once.
+func TestSetSources(t *testing.T) {
+	b := newBench(t)
+	release := make(chan struct{})
+	wait := func(ctx context.Context, _ ingest.Command) ingest.Outcome {
+		select {
+		case <-release:
+			return ingest.Outcome{State: ingest.OutcomeDone}
+		case <-ctx.Done():
+			return ingest.Outcome{State: ingest.OutcomeUnknown, Cause: "ended"}
+		}
+	}
+	stays := ingest.Entry{Source: &device{bench: b, name: "stays", do: wait}, Stream: "S"}
+	e, _ := b.start(stays.Source, &device{bench: b, name: "goes", do: wait})
+	b.order(ingest.Command{ID: "s1", Source: "stays"})
+	b.order(ingest.Command{ID: "g1", Source: "goes"})
+	poll.Until(t, patience, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.sent) == 2 }, "both commands to be in hand")
+	e.Set([]ingest.Entry{stays})
+	if got := states(b.outcomes(1)); got != "g1=unknown" {
+		t.Errorf("outcomes %s", got)
+	}
+	e.Set([]ingest.Entry{stays, {Source: &device{bench: b, name: "goes"}, Stream: "S"}})
+	b.order(ingest.Command{ID: "g2", Source: "goes"})
+	if got := states(b.outcomes(2)); got != "g1=unknown g2=done" {
+		t.Errorf("outcomes %s", got)
+	}
+	close(release)
+	if got := states(b.outcomes(3)); got != "g1=unknown g2=done s1=done" {
+		t.Errorf("outcomes %s", got)
+	}
+}
