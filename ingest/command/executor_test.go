@@ -261,7 +261,7 @@ func TestCommandIsJudged(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t)
 			b.clock = tc.clock
-			b.start(&device{bench: b, name: "gps"}, deaf{})
+			b.start(deaf{}, &device{bench: b, name: "gps"})
 			tc.c.ID = "c1"
 			if tc.c.Source == "" {
 				tc.c.Source = "gps"
@@ -270,6 +270,11 @@ func TestCommandIsJudged(t *testing.T) {
 			o := b.outcomes(1)[0]
 			if o.State != tc.state || !strings.Contains(o.Cause, tc.cause) || o.Command != "c1" || o.Source != tc.c.Source {
 				t.Errorf("outcome %+v, want %s: %s", o, tc.state, tc.cause)
+			}
+			if last, err := b.js.Stream(t.Context(), "S"); tc.c.Source == "gsp" && err == nil {
+				if m, err := last.GetMsg(t.Context(), 1); err != nil || m.Subject != "data.gw.S.gps.outcome" {
+					t.Errorf("the outcome is on %v, %v", m, err)
+				}
 			}
 			if touched := len(b.sent) > 0; touched != (tc.state == ingest.OutcomeDone) {
 				t.Errorf("device touched: %t", touched)

@@ -48,6 +48,17 @@ func (w *worker) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return e.each(ctx, messages, func(m jetstream.Msg, seq uint64) error {
+		if err := w.take(ctx, m, seq); err != nil {
+			return err
+		}
+		w.clear(ctx, stream, seq)
+		return nil
+	})
+}
+
+// each calls f for every message until ctx ends or f fails.
+func (e *Executor) each(ctx context.Context, messages jetstream.MessagesContext, f func(m jetstream.Msg, seq uint64) error) error {
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
@@ -59,10 +70,9 @@ func (w *worker) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read stream %s: %w", Stream, err)
 		}
-		if err := w.take(ctx, m, meta.Sequence.Stream); err != nil {
+		if err := f(m, meta.Sequence.Stream); err != nil {
 			return err
 		}
-		w.clear(ctx, stream, meta.Sequence.Stream)
 	}
 }
 
@@ -205,7 +215,7 @@ func (w *worker) clear(ctx context.Context, s jetstream.Stream, seq uint64) {
 	}
 }
 
-// strays refuses commands for sources that are not there, until ctx ends. Their outcome is a record of the first source.
+// strays refuses commands for sources that are not there, until ctx ends. Their outcome is a record of the first source that takes commands.
 func (e *Executor) strays(ctx context.Context) error {
 	stream, err := e.stream(ctx)
 	if err != nil {
@@ -215,32 +225,24 @@ func (e *Executor) strays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer messages.Stop()
-	defer context.AfterFunc(ctx, messages.Stop)()
-	for {
-		m, err := messages.Next()
-		if err != nil {
-			return fmt.Errorf("read stream %s: %w", Stream, err)
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return fmt.Errorf("read stream %s: %w", Stream, err)
-		}
-		c, _ := parse(e.opt.Leaf, string(e.opt.Store.ID()), m, meta.Sequence.Stream) // refused in any case
+	return e.each(ctx, messages, func(m jetstream.Msg, seq uint64) error {
+		c, _ := parse(e.opt.Leaf, string(e.opt.Store.ID()), m, seq) // refused in any case
 		sources := e.sources()
 		if len(sources) == 0 || slices.ContainsFunc(sources, func(n ingest.Entry) bool { return n.Source.Name() == c.Source }) {
-			continue
+			return nil
 		}
+		speaker := max(slices.IndexFunc(sources, func(n ingest.Entry) bool { _, ok := n.Source.(ingest.Commander); return ok }), 0)
 		e.opt.Log.Warn("a command for a source that is not there was refused", "source", c.Source, "command", c.ID)
 		r, err := outcome(c, ingest.Refuse(fmt.Sprintf("there is no source %q", c.Source))).reading()
 		if err != nil {
 			return err
 		}
-		if err := e.opt.Record(ctx, sources[0].Source.Name(), r); err != nil {
+		if err := e.opt.Record(ctx, sources[speaker].Source.Name(), r); err != nil {
 			return fmt.Errorf("store the outcome of command %s: %w", c.ID, err)
 		}
-		if err := stream.DeleteMsg(ctx, meta.Sequence.Stream); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		if err := stream.DeleteMsg(ctx, seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 			return fmt.Errorf("remove command %s from stream %s: %w", c.ID, Stream, err)
 		}
-	}
+		return nil
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"strings"
 	"time"
+	_ "time/tzdata" // zones on machines without the package tzdata; 450 KB
 )
 
 // Words for how a time is written, beside a layout.
@@ -46,7 +47,7 @@ func (c Time) validate(format string, fault func(key, problem, remedy string)) {
 		fault("zone", "is set without field", "name the field that has the time")
 	}
 	if _, err := newClock(c); err != nil {
-		key, remedy := "zone", "give UTC or a name such as Europe/Berlin; ls /usr/share/zoneinfo shows them"
+		key, remedy := "zone", "give UTC or a name of the tz database, such as Europe/Berlin"
 		if strings.HasPrefix(err.Error(), "layout") {
 			key, remedy = "layout", "write rfc3339, unix, unix-ms, unix-us, unix-ns, or 2006-01-02 15:04:05 in the way of the device"
 		}
