@@ -98,7 +98,7 @@ func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *s
 			})
 		}
 		if err == nil && s.Decode != nil {
-			source, err = convert.New(source, convertOptions(cfg, s, log))
+			source, err = convert.New(source, convertOptions(cfg, s, store, log))
 		}
 		if err != nil {
 			return nil, exitError{exitConfig, fmt.Errorf("source %s: %w", s.Name, err)}
@@ -109,8 +109,8 @@ func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *s
 }
 
 // convertOptions says how the messages of a source are decoded.
-func convertOptions(cfg configs.Config, s configs.Source, log *slog.Logger) convert.Options {
-	opt := convert.Options{Decode: *s.Decode, Keep: s.Keep, Log: log}
+func convertOptions(cfg configs.Config, s configs.Source, store *storage.Store, log *slog.Logger) convert.Options {
+	opt := convert.Options{Decode: *s.Decode, Keep: s.Keep, Trusted: func() bool { return store.Clock() == storage.ClockSynced }, Log: log}
 	if s.Transform != nil {
 		opt.Transform = *s.Transform
 	}

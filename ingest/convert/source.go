@@ -29,6 +29,15 @@ const (
 	HeaderNote    = "Holdfast-Device-Time-Note" // why the device's time is missing or in doubt
 )
 
+// NoteImplausible is the note on a device's time that cannot be; it is given all the same.
+const NoteImplausible = "device time is not plausible"
+
+// ahead is how far a device's time may be ahead of the gateway's: more than a wrong zone.
+const ahead = 26 * time.Hour
+
+// earliest is before any device had a time that is worth something to this program.
+var earliest = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // TailDecoded is the token behind the subject of a decoded record that stands beside its message.
 const TailDecoded = "decoded"
 
@@ -42,8 +51,9 @@ const reasonLarge = "decoded form too large"
 type Options struct {
 	Decode    decode.Config
 	Transform decode.Transform
-	Keep      string // one of the Keep constants
-	MaxSize   int64  // bytes of the largest record that the stream takes
+	Keep      string      // one of the Keep constants
+	MaxSize   int64       // bytes of the largest record that the stream takes
+	Trusted   func() bool // whether the gateway knows the time; nil: it never does
 	Log       *slog.Logger
 }
 
@@ -227,6 +237,9 @@ func (s *Source) decoded(r ingest.Reading) ([]ingest.Reading, error) {
 	header := map[string]string{HeaderDecoded: s.opt.Decode.Format}
 	if !res.Time.IsZero() {
 		header[HeaderTime] = res.Time.UTC().Format(time.RFC3339Nano)
+		if s.implausible(res.Time, r.Time) {
+			header[HeaderNote] = NoteImplausible
+		}
 	}
 	if res.Note != "" {
 		header[HeaderNote] = res.Note
@@ -245,6 +258,14 @@ func (s *Source) decoded(r ingest.Reading) ([]ingest.Reading, error) {
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// implausible says that a device's time cannot be: before there were gateways of this kind, or far ahead of a clock that is right.
+func (s *Source) implausible(at, received time.Time) bool {
+	if at.Before(earliest) {
+		return true
+	}
+	return s.opt.Trusted != nil && s.opt.Trusted() && !received.IsZero() && at.After(received.Add(ahead))
 }
 
 // tail returns the tail of a decoded record: what the transform made, or that of the message, told apart when both are kept.

@@ -186,3 +186,33 @@ func TestNewFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestImplausibleDeviceTime decodes messages whose device has a wrong clock: the time is given as it is, and marked.
+func TestImplausibleDeviceTime(t *testing.T) {
+	for _, tc := range []struct {
+		at      string
+		trusted bool
+		want    string
+	}{
+		{"2026-11-30T11:00:00Z", true, ""},
+		{"2026-12-01T13:00:00+00:00", true, ""}, // a wrong zone, or a little more
+		{"2026-12-02T13:00:00Z", true, NoteImplausible},
+		{"2026-12-02T13:00:00Z", false, ""}, // it may be ours that is wrong
+		{"1980-01-06T00:00:00Z", false, NoteImplausible},
+		{"2099-01-01T00:00:00Z", true, NoteImplausible},
+	} {
+		inner := &script{batch: []ingest.Reading{{Time: noon, Data: []byte(`{"at":"` + tc.at + `"}`)}}}
+		s := open(t, inner, func(o *Options) {
+			o.Decode.Time, o.Keep, o.Trusted = decode.Time{Field: "at"}, KeepDecoded, func() bool { return tc.trusted }
+		})
+		err := s.Run(t.Context(), func(_ context.Context, batch ...ingest.Reading) error {
+			if got := batch[0].Header[HeaderNote]; got != tc.want || batch[0].Header[HeaderTime] == "" {
+				t.Errorf("%s, trusted %t: header %v, want the note %q", tc.at, tc.trusted, batch[0].Header, tc.want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -25,6 +25,8 @@ const (
 	TypeSML       = "sml"             // Smart Message Language files in transport version 1
 	TypeMBus      = "mbus"            // wired M-Bus telegrams
 	TypePMS       = "pms5003"         // Plantower particle sensors
+	TypeMHZ       = "mh-z19"          // CO2 sensors MH-Z19, MH-Z14 and alike
+	TypeDavis     = "davis"           // LOOP packets of Davis Vantage weather stations
 	TypeVEDirect  = "vedirect"        // blocks and hex records of Victron devices
 	TypeSDI12     = "sdi12"           // answers of SDI-12 sensors
 )
@@ -89,6 +91,8 @@ var kinds = map[string]struct{ std, least, most int }{
 	TypeSML:       {8 << 10, 64, 64 << 10},
 	TypeMBus:      {261, 261, 261},
 	TypePMS:       {40, 40, 40},
+	TypeMHZ:       {mhzSize, mhzSize, mhzSize},
+	TypeDavis:     {davisSize, davisSize, davisSize},
 	TypeVEDirect:  {2 << 10, 64, 64 << 10},
 	TypeSDI12:     {128, 35, 4 << 10},
 }
@@ -98,7 +102,7 @@ var lengthSizes = map[string]int{LengthU8: 1, LengthU16BE: 2, LengthU16LE: 2, Le
 
 // Types that use a key which others do not. max_bytes and trim_nul are left alone: they have defaults for all.
 var (
-	scanned     = []string{TypeSTXETX, TypeFixed, TypeLength, TypeDSMR, TypeIEC, TypeSML, TypeMBus, TypePMS}
+	scanned     = []string{TypeSTXETX, TypeFixed, TypeLength, TypeDSMR, TypeIEC, TypeSML, TypeMBus, TypePMS, TypeMHZ, TypeDavis}
 	withText    = []string{TypeLine, TypeDelimiter, TypeSTXETX, TypeDSMR, TypeIEC, TypeSDI12}
 	withGap     = append([]string{TypeGap}, scanned...)
 	withSync    = []string{TypeFixed, TypeLength}
@@ -107,7 +111,7 @@ var (
 
 // Config is the frame section of a source: how its bytes are cut into messages.
 type Config struct {
-	Type           string        `yaml:"type,scalar" enum:"line,delimiter,stx-etx,fixed,length-prefixed,gap,slip,cobs,hdlc,nmea,ais,dsmr-p1,iec62056-21,sml,mbus,pms5003,vedirect,sdi12" doc:"how messages begin and end"`
+	Type           string        `yaml:"type,scalar" enum:"line,delimiter,stx-etx,fixed,length-prefixed,gap,slip,cobs,hdlc,nmea,ais,dsmr-p1,iec62056-21,sml,mbus,pms5003,mh-z19,davis,vedirect,sdi12" doc:"how messages begin and end"`
 	MaxBytes       int64         `yaml:"max_bytes" unit:"bytes" doc:"longest message; longer ones are rejected; 0: what suits the type, such as 64KiB for line and 256 for nmea"`
 	TrimNUL        bool          `yaml:"trim_nul" doc:"line: drop NUL bytes before and after a line, as an idle or broken line gives, and count them as noise"`
 	Parity         string        `yaml:"parity" enum:"none,even,odd" doc:"for a line with 7 data bits that is read with 8: check the top bit and take it off"`

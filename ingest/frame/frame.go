@@ -122,6 +122,7 @@ func newMachine(cfg Config) (machine, error) {
 		TypeSML:  &sml{limit: limit},
 		TypeMBus: mbus{},
 		TypePMS:  pms{},
+		TypeMHZ:  mhz{}, TypeDavis: davis{},
 	}
 	if cfg.DLE {
 		rules[TypeSTXETX] = &dleSTX{limit: limit, bcc: bcc}

@@ -11,6 +11,9 @@ import (
 // telegram is a P1 telegram of our own; its CRC was computed by another program.
 const telegram = "/ISk5\\2EXAMPLE-1\r\n\r\n1-3:0.2.8(50)\r\n0-0:1.0.0(260131120000W)\r\n1-0:1.8.1(000123.456*kWh)\r\n1-0:1.7.0(00.321*kW)\r\n!E836\r\n"
 
+// loop is a LOOP packet of our own; its CRC was computed by another program.
+var loop = raw("4c4f4f14002f017475b4022dd60205032c017e858c939aa1a8afb6bdc4cbd2d9e0e7eef5fc030a11181f262d343b424950575e656c737a81888f969da4abb2b9c0c7ced5dce3eaf1f8ff060d141b222930373e454c535a61686f767d848b920a0d0769")
+
 // sample is what a device sends for one or more good messages.
 type sample struct {
 	name   string
@@ -63,6 +66,8 @@ func samples() []sample {
 		{name: "dsmr", cfg: Config{Type: TypeDSMR}, wire: telegram, want: []string{strings.TrimSuffix(telegram, "\r\n")}, strong: true},
 		{name: "dsmr without CRC", cfg: Config{Type: TypeDSMR, Checksum: optional}, wire: strings.Replace(telegram, "E836", "", 1), want: []string{strings.TrimSuffix(strings.Replace(telegram, "E836", "", 1), "\r\n")}},
 		{name: "sdi12", cfg: Config{Type: TypeSDI12}, wire: "0+3.14OqZ\r\n0-0.5+12.3Iw_\r\n", want: []string{"0+3.14OqZ", "0-0.5+12.3Iw_"}, strong: true, lost: 1},
+		{name: "mh-z19", cfg: Config{Type: TypeMHZ}, wire: raw("ff 86 02 60 47 00 00 00 d1"), want: []string{raw("ff8602604700 0000d1")}, strong: true},
+		{name: "davis", cfg: Config{Type: TypeDavis}, wire: "\x06" + loop, want: []string{loop}, strong: true},
 		{name: "pms5003", cfg: Config{Type: TypePMS}, wire: air, want: []string{air}, strong: true},
 		{name: "mbus long", cfg: Config{Type: TypeMBus}, wire: meter, want: []string{meter}, strong: true},
 		{name: "mbus short", cfg: Config{Type: TypeMBus}, wire: raw("10 40 01 41 16 10 5b 01 5c 16"), want: []string{raw("1040014116"), raw("105b015c16")}, strong: true},
@@ -114,6 +119,9 @@ func TestChecksOfKnownText(t *testing.T) {
 	text := []byte("123456789")
 	if got := crcARC(text); got != 0xbb3d {
 		t.Errorf("CRC-16/ARC = %04X, want BB3D", got)
+	}
+	if got := crcXMODEM(text); got != 0x31c3 {
+		t.Errorf("CRC-16/XMODEM = %04X, want 31C3", got)
 	}
 	if got := crcX25(text); got != 0x906e {
 		t.Errorf("CRC-16/X-25 = %04X, want 906E", got)

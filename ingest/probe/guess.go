@@ -50,6 +50,8 @@ func ways() []way {
 		{frame.Config{Type: frame.TypeVEDirect}, "", 1, 32},
 		{frame.Config{Type: frame.TypePMS}, "", 1, 32},
 		{frame.Config{Type: frame.TypeMBus}, "", 1, 20},
+		{frame.Config{Type: frame.TypeDavis}, "", 1, 99},
+		{frame.Config{Type: frame.TypeMHZ}, "", 0.95, 18},
 		{frame.Config{Type: frame.TypeHDLC}, "", 1, 12},
 		{frame.Config{Type: frame.TypeSDI12}, "sdi12", 1, 10},
 		{frame.Config{Type: frame.TypeNMEA, Checksum: frame.ChecksumOptional}, "nmea", 0.8, 10},
