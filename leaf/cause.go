@@ -13,6 +13,7 @@ type Reason string
 const (
 	ReasonDNS         Reason = "dns"            // the hub's name is not found
 	ReasonTCP         Reason = "tcp"            // no connection to the hub's address
+	ReasonProxy       Reason = "proxy"          // no connection to the proxy, or not through it
 	ReasonLost        Reason = "lost"           // the connection ended
 	ReasonSilent      Reason = "silent"         // nothing came back
 	ReasonTLS         Reason = "tls"            // certificates do not agree
@@ -46,6 +47,11 @@ type rule struct {
 
 // dialRules are for attempts that made no connection.
 var dialRules = []rule{
+	{has: []string{"proxy connect failed: 407"}, reason: ReasonProxy, refused: true, cause: "the proxy does not accept our user and password", remedy: "correct hub.proxy.user and the file of its password"},
+	{has: []string{"proxy connect failed: 403"}, reason: ReasonProxy, refused: true, cause: "the proxy does not allow connections to {hub}", remedy: "have the proxy allow CONNECT to {hub}"},
+	{has: []string{"proxy connect failed"}, reason: ReasonProxy, cause: "the proxy cannot connect to {hub}", remedy: "check the hub's address, and what the proxy allows"},
+	{has: []string{"failed to connect to proxy"}, reason: ReasonProxy, cause: "the proxy does not answer", remedy: "check hub.proxy.url and this machine's network"},
+	{has: []string{"proxy"}, reason: ReasonProxy, cause: "what answers at hub.proxy.url is no HTTP proxy", remedy: "check hub.proxy.url"},
 	{has: []string{"no such host"}, reason: ReasonDNS, cause: "the name of {hub} is not found", remedy: "check the hub's address and this machine's DNS"},
 	{has: []string{"server misbehaving"}, reason: ReasonDNS, cause: "DNS does not answer properly for {hub}", remedy: "check this machine's DNS"},
 	{has: []string{"lookup ", "i/o timeout"}, reason: ReasonDNS, cause: "DNS does not answer", remedy: "check this machine's network and DNS"},
@@ -124,6 +130,9 @@ func hubProblem(host, name, text string, now time.Time) (p problem, known bool) 
 	return problem{reason: ReasonHub, cause: fmt.Sprintf("%s: %s", host, text)}, false
 }
 
+// hubAuthTimeout is how long a hub waits for a leaf to say who it is, unless its configuration says otherwise (nats-server 2.15).
+const hubAuthTimeout = 2 * time.Second
+
 // closeProblem explains the end of a connection of which no error was logged. wasUp is true when the hub had accepted it; lasted is
 // how long it lived.
 func closeProblem(host, why string, wasUp bool, lasted time.Duration) problem {
@@ -138,6 +147,8 @@ func closeProblem(host, why string, wasUp bool, lasted time.Duration) problem {
 		return problem{reason: ReasonLost, cause: fmt.Sprintf("the connection to %s ended: %s", host, strings.ToLower(why))}
 	case why == "Stale Connection":
 		return problem{reason: ReasonSilent, cause: fmt.Sprintf("%s did not answer our greeting within 2s", host), remedy: "a link with a longer round trip cannot be used"}
+	case lasted >= hubAuthTimeout && lasted < 2*hubAuthTimeout:
+		return problem{reason: ReasonSilent, vague: true, cause: fmt.Sprintf("%s hung up after %v: our greeting came too late for it, or it said nothing", host, lasted.Round(100*time.Millisecond)), remedy: "on a slow link raise the hub's limit: leafnodes { authorization { timeout: 30 } }"}
 	case lasted >= firstInfoTimeout:
 		return problem{reason: ReasonSilent, cause: fmt.Sprintf("%s accepted the connection and then said nothing", host), remedy: "check what listens at that address, and firewalls on the way"}
 	}

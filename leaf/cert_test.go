@@ -125,3 +125,12 @@ func newKeyPair(t *testing.T, create func() (nkeys.KeyPair, error)) pair {
 }
 
 func userCredentials(file string) []nats.Option { return []nats.Option{nats.UserCredentials(file)} }
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -3,6 +3,7 @@ package leaf
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,6 +56,49 @@ type Hub struct {
 	Credentials string   `yaml:"credentials" doc:"file with the user JWT and seed for a hub in operator mode"`
 	NKey        string   `yaml:"nkey" doc:"file with the seed of an nkey user"`
 	TLS         TLS      `yaml:"tls" doc:"how the hub is verified, and how the leaf proves itself"`
+	Prefer      string   `yaml:"prefer,scalar" enum:"any,first" doc:"which of several urls is used: any, or the first that answers, and the first of all again as soon as it does"`
+	Proxy       Proxy    `yaml:"proxy" doc:"HTTP proxy on the way to the hub"`
+}
+
+// Preferences among several addresses of the hub.
+const (
+	PreferAny   = "any"
+	PreferFirst = "first"
+)
+
+// Proxy is an HTTP proxy that connects through to the hub. The zero value is none.
+type Proxy struct {
+	URL          string `yaml:"url" doc:"address of the proxy, as http://proxy.example.com:3128; empty: none"`
+	User         string `yaml:"user" doc:"user at the proxy; empty: none"`
+	PasswordFile string `yaml:"password_file" doc:"file with the password of user"`
+}
+
+func (p Proxy) validate(fault func(key, problem, remedy string)) {
+	u, err := url.Parse(p.URL)
+	switch {
+	case p == Proxy{}:
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		fault("proxy.url", "is not the address of an HTTP proxy", "write http://host:port")
+	case u.User != nil:
+		fault("proxy.url", "has a user in it", "use proxy.user and proxy.password_file")
+	case (p.User == "") != (p.PasswordFile == ""):
+		fault("proxy.user", "user and password_file go together", "give both or none")
+	}
+}
+
+// password reads the proxy's password.
+func (p Proxy) password() (string, error) {
+	if p.PasswordFile == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(p.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("password for the proxy: %w", err)
+	}
+	if text := strings.TrimRight(string(b), "\r\n"); text != "" {
+		return text, nil
+	}
+	return "", fmt.Errorf("password for the proxy: %s is empty", p.PasswordFile)
 }
 
 // TLS says how the hub is verified and how the leaf proves itself. The zero value verifies the hub by the system's authorities when
@@ -70,7 +114,7 @@ type TLS struct {
 func (t TLS) set() bool { return t != TLS{} }
 
 // SetDefaults sets what the file may leave out.
-func (h *Hub) SetDefaults() { h.Domain = DefaultDomain }
+func (h *Hub) SetDefaults() { h.Domain, h.Prefer = DefaultDomain, PreferAny }
 
 // Validate reports every fault of the section.
 func (h Hub) Validate(fault func(key, problem, remedy string)) {
@@ -94,6 +138,10 @@ func (h Hub) Validate(fault func(key, problem, remedy string)) {
 	if h.Credentials != "" && h.NKey != "" {
 		fault("nkey", "there are credentials, too", "keep one of the two")
 	}
+	if h.Prefer != PreferAny && h.Prefer != PreferFirst && h.Prefer != "" {
+		fault("prefer", fmt.Sprintf("is %q", h.Prefer), "choose any or first")
+	}
+	h.Proxy.validate(fault)
 	if (h.TLS.Cert == "") != (h.TLS.Key == "") {
 		fault("tls", "cert and key go together", "give both or none")
 	}

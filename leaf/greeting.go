@@ -48,6 +48,9 @@ func (s *Server) greet(ctx context.Context) (net.Conn, Greeting, error) {
 	if host == "" {
 		return nil, g, errors.New("ask the hub for its version: the link has not been on yet")
 	}
+	if s.opts.Hub.Proxy.URL != "" {
+		return nil, g, errors.New("ask the hub for its version: it cannot be asked through a proxy")
+	}
 	for _, raw := range s.opts.Hub.URLs {
 		if strings.HasPrefix(raw, "ws") {
 			return nil, g, errors.New("ask the hub for its version: it cannot be asked through a websocket")

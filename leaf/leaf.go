@@ -50,6 +50,12 @@ type Server struct {
 	want    bool       // link enabled, as asked for
 	have    bool       // link enabled, as the server was told
 	present bool       // the server knows the remote
+	resting bool       // wanted, and not dialled for a while
+
+	generation int    // of the remote: each is another one to the server
+	files      string // what the files of the hub section looked like when the server was told
+
+	meter meter
 }
 
 // Start starts the server on its store directory and returns when it takes connections from this process. Reading a store of

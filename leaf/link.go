@@ -80,11 +80,20 @@ type link struct {
 	found      problem         // what that showed; stands in for vague problems
 	duplicates int
 	duplicate  time.Time // last sign of another leaf of our name
+	tries      int       // attempts that ended, ever
+	sign       time.Time // last line about an attempt or a connection
+	told       map[told]bool
+}
+
+// told is an edge that was logged since the link was up; an outage whose cause goes to and fro between two addresses is told of once each.
+type told struct {
+	state  LinkState
+	reason Reason
 }
 
 func newLink(log *slog.Logger, name string, configured bool) *link {
 	l := &link{
-		log: log, name: name, now: time.Now, changed: make(chan struct{}, 1), heard: make(chan struct{}, 1), closed: make(map[uint64]bool),
+		log: log, name: name, now: time.Now, changed: make(chan struct{}, 1), heard: make(chan struct{}, 1), closed: make(map[uint64]bool), told: make(map[told]bool),
 	}
 	l.state = Link{State: LinkOff, Since: l.now()}
 	if !configured {
@@ -107,6 +116,7 @@ func (l *link) hear(level slog.Level, line string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := dialLine.FindStringSubmatch(line); m != nil {
+		l.tries, l.sign = l.tries+1, l.now()
 		l.state.Remote = m[1]
 		l.problem = dialProblem(m[1], m[2], l.now())
 		signal(l.heard)
@@ -127,6 +137,7 @@ func (l *link) hear(level slog.Level, line string) bool {
 
 // hearConnection takes a line about one connection. mu is held.
 func (l *link) hearConnection(level slog.Level, id uint64, text string) {
+	l.sign = l.now()
 	if m := createdLine.FindStringSubmatch(text); m != nil {
 		if m[1] != AccountCapture {
 			l.foreign = id
@@ -139,6 +150,7 @@ func (l *link) hearConnection(level slog.Level, id uint64, text string) {
 		return
 	}
 	if m := closedLine.FindStringSubmatch(text); m != nil {
+		l.tries++
 		if len(l.closed) > 16 {
 			clear(l.closed)
 		}
@@ -179,6 +191,7 @@ func (l *link) enable(on bool) {
 		l.problem, l.found = problem{}, problem{}
 		l.examined = time.Time{}
 		l.duplicates, l.duplicate = 0, time.Time{}
+		l.sign = l.now()
 	}
 	signal(l.heard)
 	l.fold(nil)
@@ -286,8 +299,28 @@ func (l *link) fold(c *server.LeafInfo) {
 	l.state = next
 	if edge {
 		signal(l.changed)
-		l.report(before, next)
+		if next.State == LinkUp || next.State == LinkOff {
+			clear(l.told)
+		}
+		if this := (told{next.State, next.Reason}); !l.told[this] {
+			l.told[this] = true
+			l.report(before, next)
+		}
 	}
+}
+
+// attempts returns how many attempts have ended so far, and when the last sign of one was.
+func (l *link) attempts() (int, time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tries, l.sign
+}
+
+// awake notes that an attempt is to be expected from now on.
+func (l *link) awake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sign = l.now()
 }
 
 // report logs an edge. mu is held; the logger does not come back.

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -122,6 +123,14 @@ func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 			return nil, err
 		}
 		r.LocalAccount, r.DenyExports, r.DenyImports = AccountCapture, denied, deniedFromHub(s.opts.Name)
+		s.mu.Lock()
+		generation := s.generation
+		s.mu.Unlock()
+		if generation > 0 {
+			for _, u := range r.URLs {
+				u.Fragment = strconv.Itoa(generation) // part of its name, of no other meaning
+			}
+		}
 		all = append(all, r)
 	}
 	if len(s.opts.Apps.Hub.URLs) > 0 {
@@ -148,7 +157,13 @@ func (h Hub) remote(on bool) (*server.RemoteLeafOpts, error) {
 		Compression:             server.CompressionOpts{Mode: server.CompressionS2Best},
 		RequestIsolation:        true,
 		IgnoreDiscoveredServers: true,
+		NoRandomize:             h.Prefer == PreferFirst,
 		Disabled:                !on,
+	}
+	var err error
+	r.Proxy.URL, r.Proxy.Username, r.Proxy.Timeout = h.Proxy.URL, h.Proxy.User, 0
+	if r.Proxy.Password, err = h.Proxy.password(); err != nil {
+		return nil, err
 	}
 	for _, raw := range h.URLs {
 		u, err := hubURL(raw)

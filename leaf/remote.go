@@ -25,7 +25,7 @@ func (s *Server) Enable(on bool) error {
 		return nil
 	}
 	s.mu.Lock()
-	s.want = on
+	s.want, s.resting = on, false
 	s.mu.Unlock()
 	if len(s.opts.Hub.URLs) > 0 {
 		s.link.enable(on)
@@ -41,16 +41,50 @@ func (s *Server) Redial() error {
 	if !on || len(s.opts.Hub.URLs) == 0 {
 		return nil
 	}
-	if err := s.tell(false); err != nil {
-		return err
+	return s.renew()
+}
+
+// renew makes the link anew, as one that the server has not known: whatever it remembers of the old one, a dial that hangs or one that it has
+// forgotten to make, does not count.
+func (s *Server) renew() error {
+	s.reload.Lock()
+	defer s.reload.Unlock()
+	s.mu.Lock()
+	s.generation++
+	want := s.want
+	s.mu.Unlock()
+	if err := s.reloadWith(want); err != nil {
+		return fmt.Errorf("make the link to the hub anew: %w", err)
 	}
-	return s.apply()
+	s.note(want, true)
+	return nil
+}
+
+// refresh has the server read the files of the hub section again, for the next connection.
+func (s *Server) refresh() error {
+	s.reload.Lock()
+	defer s.reload.Unlock()
+	s.mu.Lock()
+	have, present := s.have, s.present
+	s.mu.Unlock()
+	if !present {
+		return nil
+	}
+	return s.reloadWith(have)
+}
+
+// rest stops dialling, or goes on, while the link stays wanted.
+func (s *Server) rest(on bool) {
+	s.mu.Lock()
+	s.resting = on && s.want
+	s.mu.Unlock()
+	_ = s.apply() // the link's state tells of an error, and it is applied again
 }
 
 // apply tells the server what is wanted. A dial that is still under way delays that: then it is left to the supervisor.
 func (s *Server) apply() error {
 	s.mu.Lock()
-	want, have := s.want, s.have
+	want, have := s.want && !s.resting, s.have
 	s.mu.Unlock()
 	if want == have {
 		return nil
@@ -99,11 +133,18 @@ func (s *Server) tell(on bool) error {
 }
 
 func (s *Server) reloadWith(on bool) error {
+	files := s.opts.Hub.fingerprint() // before they are read
 	remotes, err := s.remotes(on)
 	if err != nil {
 		return err
 	}
-	return s.reloadOptions(remotes)
+	if err := s.reloadOptions(remotes); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files = files
+	return nil
 }
 
 func (s *Server) reloadOptions(remotes []*server.RemoteLeafOpts) error {
@@ -127,6 +168,7 @@ func (s *Server) supervise(ctx context.Context) {
 	closely := time.NewTimer(0)
 	defer closely.Stop()
 	looks, tried := 0, time.Now()
+	care := &tender{server: s, free: make(chan bool, 1)}
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,8 +191,9 @@ func (s *Server) supervise(ctx context.Context) {
 			}
 		case <-tick.C:
 			s.look()
+			care.tend(ctx, time.Now())
 			s.mu.Lock()
-			pending := s.want != s.have
+			pending := (s.want && !s.resting) != s.have
 			s.mu.Unlock()
 			if pending && (time.Since(tried) >= retryInterval || s.link.State() != LinkRefused) {
 				tried = time.Now()
