@@ -273,7 +273,7 @@ func (c check) mirrors() {
 
 // room checks that the streams fit into the budget, and the budget onto the disk.
 func (c check) room() {
-	budget := c.cfg.Storage.Budget
+	budget, ring := c.cfg.Storage.Budget, max(c.cfg.Storage.Journal.Size, 0)
 	if budget <= 0 {
 		return // a fault already
 	}
@@ -292,14 +292,14 @@ func (c check) room() {
 	if disk <= 0 {
 		return
 	}
-	remedy := fmt.Sprintf("lower it to %s at most, or use a larger disk", about(max(disk-free, 0)))
-	if disk <= free {
-		remedy = "lower storage.reserve_free first, or use a larger disk"
+	remedy := fmt.Sprintf("lower it to %s at most, or use a larger disk", about(max(disk-free-ring, 0)))
+	if disk <= free+ring {
+		remedy = "lower storage.reserve_free or storage.journal.size first, or use a larger disk"
 	}
 	needs := c.cfg.Storage.Needs(c.cfg.StorageStreams()...)
 	switch {
-	case budget > disk-free:
-		c.fault("storage.budget", fmt.Sprintf("%s and reserve_free, %s, are more than the disk of %s has: %s", about(budget), about(free), c.cfg.Leaf.Data, about(disk)), remedy)
+	case budget > disk-free-ring:
+		c.fault("storage.budget", fmt.Sprintf("%s, reserve_free, %s, and the journal, %s, are more than the disk of %s has: %s", about(budget), about(free), about(ring), c.cfg.Leaf.Data, about(disk)), remedy)
 	case needs > disk:
 		c.fault("storage.budget", fmt.Sprintf("the streams at their limits, with reserve_free and what the server takes beside, need %s, and the disk of %s has %s", about(needs), c.cfg.Leaf.Data, about(disk)),
 			fmt.Sprintf("lower it by %s, or use a larger disk", about(needs-disk)))

@@ -100,8 +100,8 @@ func (w *accountWorld) step() {
 			w.t.Fatal(err)
 		}
 	case n < 17: // the hub is ahead
-		last := w.s.byName[stream].committed.Load()
-		above := Position(last) + Position(w.rng.IntN(50))
+		last := w.s.counters.position(stream)
+		above := last + Position(w.rng.IntN(50))
 		w.did("leap %s above %d, keep %d", stream, above, w.proven[stream]+1)
 		if err := w.s.Leap(w.ctx(), stream, above, w.proven[stream]+1); err != nil {
 			w.t.Fatal(err)

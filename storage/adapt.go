@@ -27,7 +27,7 @@ func (s *Store) AddSource(ctx context.Context, name, stream string) error {
 		return nil
 	}
 	src := newSource(name, st)
-	js, err := s.server.JetStream.Stream(ctx, stream)
+	js, err := s.server().JetStream.Stream(ctx, stream)
 	if err != nil {
 		return fmt.Errorf("add source %s: look at stream %s: %w", name, stream, err)
 	}
@@ -85,7 +85,7 @@ func (s *Store) SetLimits(ctx context.Context, streams []StreamConfig, ttl map[s
 
 // adaptStream gives the server's stream the limits of its configuration.
 func (s *Store) adaptStream(ctx context.Context, st *stream) error {
-	js := s.server.JetStream
+	js := s.server().JetStream
 	have, err := js.Stream(ctx, st.name())
 	if err != nil {
 		return fmt.Errorf("look at it: %w", err)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 // Bounds of what a record may bring along. A subject is a key in the server's memory, one for each that is in use.
@@ -32,7 +30,7 @@ func (e *InvalidError) Error() string {
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
 // Append stores records and returns when all of them are on flash, in the order given. What it promises:
-//   - nil: every record is in its stream and survives a power cut in the next instant.
+//   - nil: every record is in the journal, on its way into its stream, and survives a power cut in the next instant.
 //   - An error: none is acknowledged. Some may be stored nevertheless; a retry with the same Source and Seq is never stored twice, and finds
 //     them. Records of one source are stored in the order of their calls, which must come one after the other.
 //   - ErrInvalid (an *InvalidError names the record): this call can never succeed. Nothing of it was stored if the record's form is at fault.
@@ -41,25 +39,17 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 //   - A group of calls succeeds or fails call by call: nobody suffers from another's record.
 //   - A call that is more than an eighth of its stream is stored in several parts, one after the other.
 //
-// It blocks until Attach has finished, and while a stream moves (Leap). Concurrent calls share one flush; Config.Commit says how: a window of
-// records is synced as soon as the sync before has ended and it holds max_records, or nobody is expected who was answered less than max_delay
+// It needs no server: records wait in the journal until there is one. Only a stream whose next sequence cannot be known without asking (see predict) waits
+// for Attach, and all wait while a stream moves (Leap). Concurrent calls share one flush; Config.Commit says how: a group of
+// records is written as soon as the one before is on flash and it holds max_records, or nobody is expected who was answered less than max_delay
 // ago (a lone caller never waits), or max_delay is over. Data and Header belong to the caller again when Append returns, also early.
 func (s *Store) Append(ctx context.Context, recs ...Record) error {
 	if len(recs) == 0 {
 		return nil
 	}
 	now := s.now()
-	select {
-	case <-s.attached:
-	case <-s.closing:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-s.closing:
-		return ErrClosed
-	default:
+	if err := s.awaitStreams(ctx, recs); err != nil {
+		return err
 	}
 	c, err := s.prepare(recs, now)
 	if err != nil {
@@ -95,14 +85,38 @@ func portion(items []item) int {
 	return len(items)
 }
 
-// item is one record on its way into its stream.
+// awaitStreams waits until the streams of records can take them.
+func (s *Store) awaitStreams(ctx context.Context, recs []Record) error {
+	for i := range recs {
+		src := s.source(recs[i].Source)
+		if src == nil {
+			continue // prepare says so
+		}
+		select {
+		case <-src.stream.ready:
+		case <-s.closing:
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	select {
+	case <-s.closing:
+		return ErrClosed
+	default:
+		return ctx.Err()
+	}
+}
+
+// item is one record on its way into the ring.
 type item struct {
-	source *source
-	seq    uint64
-	msg    nats.Msg
-	size   uint64 // what it takes in the stream
-	err    error  // why it was not stored
-	done   bool   // it is in the stream
+	source  *source
+	seq     uint64
+	payload []byte // a message
+	body    []byte // of a gap record
+	size    uint64 // what it takes in the stream
+	err     error  // why it was not stored
+	done    bool   // it is in the ring
 }
 
 // prepare checks the records and turns them into messages, with copies of their data: a caller may give up at any time.
@@ -110,49 +124,41 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 	c := &call{items: make([]item, len(recs))}
 	total := 0
 	for i := range recs {
-		total += len(recs[i].Data)
-	}
-	data := make([]byte, 0, total)
-	id := ID{Leaf: s.Leaf(), Store: s.ID(), Epoch: s.Epoch()}
-	clocks := s.clock.moment()
-	for i := range recs {
 		r := &recs[i]
 		src, reason := s.check(r)
 		if reason != "" {
 			return nil, &InvalidError{Index: i, Source: r.Source, Seq: r.Seq, Reason: reason}
 		}
-		from := len(data)
-		data = append(data, r.Data...)
+		c.items[i].source = src
+		total += messageSize(src, r)
+	}
+	b := make([]byte, 0, total)
+	id := ID{Leaf: s.Leaf(), Store: s.ID(), Epoch: s.Epoch()}
+	clocks := s.clock.moment()
+	for i := range recs {
+		r := &recs[i]
 		id.Source, id.Seq = r.Source, r.Seq
 		received := r.Time
 		if received.IsZero() {
 			received = now
 		}
-		c.items[i].fill(r, src, id, clocks.stamp(received).String(), data[from:len(data):len(data)])
+		b = c.items[i].fill(b, r, id, clocks.stamp(received))
 	}
 	c.key = c.items[0].source
 	return c, nil
 }
 
-// fill makes the message of a record.
-func (it *item) fill(r *Record, src *source, id ID, stamp string, data []byte) {
-	it.source, it.seq = src, r.Seq
-	subject := src.subject
+// fill makes the message of a record, at the end of b.
+func (it *item) fill(b []byte, r *Record, id ID, stamp Stamp) []byte {
+	from := len(b)
+	b, header := appendMessage(b, it.source, r.Tail, id.String(), stamp.String(), r.Header, r.Data)
+	it.seq, it.payload = r.Seq, b[from:len(b):len(b)]
+	subject := len(it.source.subject)
 	if r.Tail != "" {
-		subject += "." + r.Tail
+		subject += 1 + len(r.Tail)
 	}
-	h := make(nats.Header, 2+len(r.Header))
-	values := make([]string, 2, 2+len(r.Header))
-	values[0], values[1] = id.String(), stamp
-	h[HeaderID], h[HeaderTime] = values[0:1:1], values[1:2:2]
-	encoded := len("NATS/1.0\r\n\r\n") + len(HeaderID) + len(values[0]) + len(HeaderTime) + len(stamp) + 2*len(": \r\n")
-	for k, v := range r.Header {
-		values = append(values, v)
-		h[k] = values[len(values)-1 : len(values) : len(values)]
-		encoded += len(k) + len(v) + len(": \r\n")
-	}
-	it.msg = nats.Msg{Subject: subject, Header: h, Data: data}
-	it.size = storedSize(len(subject), encoded, len(data))
+	it.size = storedSize(subject, header+len("\r\n")+orderSize, len(r.Data))
+	return b
 }
 
 // storedSize is what a message takes in a block of nats-server 2.15's file store, which is what its limits count: length, sequence, time, subject length,
@@ -191,8 +197,10 @@ func (s *Store) check(r *Record) (*source, string) {
 		return nil, fmt.Sprintf("its headers are longer than %d bytes", maxHeaders)
 	}
 	const ours = 512 // the headers that every record gets, generously
-	if max := s.maxPayload(); max > 0 && int64(len(r.Data)+headers+ours) > max {
-		return nil, fmt.Sprintf("its %d bytes do not fit the server's max_payload, %d", len(r.Data), max)
+	if size := len(r.Data) + headers + ours; size > maxPayload {
+		return nil, fmt.Sprintf("its %d bytes do not fit the server's max_payload, %d", len(r.Data), maxPayload)
+	} else if limit := s.ring.GroupLimit(); size+maxSubject > limit {
+		return nil, fmt.Sprintf("its %d bytes do not fit into a segment of the journal, %d: raise storage.journal", len(r.Data), limit)
 	}
 	return src, ""
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
 // account is the server's account that the captured streams are in; its name is a folder of the server's store.
@@ -29,13 +31,14 @@ type Server struct {
 	Forwarded func(stream string) (Position, bool) // how far the hub has proven to hold a stream; nil or false: unknown, so nothing counts as forwarded
 }
 
-// Attach brings the streams up on a running server and lets records in. In this order:
+// Attach brings the streams up on a running server, and what the journal has into them, while records are taken. In this order:
 //   - makes and adapts the streams, the stream that a move was interrupted in first being put right;
-//   - finds the newest record of every source, and that no record is from this epoch or a later one;
-//   - after a power cut raises every stream to its reserve: see reserve;
-//   - puts a fresh reserve, and with the same syncfs the streams themselves, on flash: a young stream whose files were never synced vanishes whole;
-//   - notes that the stop is not clean from now on;
-//   - starts the committer and writes the epoch record of every stream, then lets Append through.
+//   - makes sure that no record is from this epoch or a later one, and finds the newest record of every source of the streams that have waited;
+//   - raises streams that end below what the journal begins with: see raiseAtStart;
+//   - publishes what the journal has and the streams do not, each record at the sequence that it was promised;
+//   - puts all of it on flash with a checkpoint, the streams themselves included: a young stream whose files were never synced vanishes whole;
+//   - counts, and lets in records of the streams that have waited, their epoch record first;
+//   - starts the publisher and the keeper.
 //
 // Remotes stay disabled until it has returned. After an error it may be called again.
 func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
@@ -66,38 +69,30 @@ func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
 			err = fmt.Errorf("attach store: %w", err)
 		}
 	}()
-	s.server = srv
+	s.serving.Store(&srv)
 	if s.wire == nil {
 		if s.wire, err = newWire(srv.JetStream); err != nil {
 			return err
 		}
 	}
-	s.committer.gate <- struct{}{}
+	s.publisher.turn <- struct{}{}
 	err = s.bringUp(ctx)
-	<-s.committer.gate
+	<-s.publisher.turn
 	if err != nil {
 		return err
-	}
-	s.committer.start()
-	for _, st := range s.streams {
-		if err := s.writeEpoch(ctx, st); err != nil {
-			s.log.Error("no epoch record", "stream", st.name(), "err", err)
-			if errors.Is(err, ErrFailing) || ctx.Err() != nil {
-				return fmt.Errorf("epoch record of stream %s: %w", st.name(), err)
-			}
-		}
 	}
 	if err := s.storeLost(ctx); err != nil {
 		return err
 	}
-	if s.keeper, err = s.newKeeper(ctx); err != nil {
+	if err := s.attachKeeper(ctx); err != nil {
 		return err
 	}
+	s.publisher.start()
 	s.startKeeper()
 	return nil
 }
 
-// bringUp does what Attach does before anything is published.
+// bringUp does what Attach does before the publisher goes on by itself. Needs publisher.turn.
 func (s *Store) bringUp(ctx context.Context) error {
 	if err := s.ensureStreams(ctx); err != nil {
 		return err
@@ -109,34 +104,76 @@ func (s *Store) bringUp(ctx context.Context) error {
 		if err := s.recall(ctx, st); err != nil {
 			return err
 		}
-		if err := s.leapAtStart(ctx, st); err != nil {
+		if err := s.raiseAtStart(ctx, st); err != nil {
 			return fmt.Errorf("raise stream %s: %w", st.name(), err)
 		}
+	}
+	if err := s.adoptLeft(ctx); err != nil {
+		return err
+	}
+	s.publisher.catchUp(ctx)
+	if n := s.publisher.back; n > 0 {
+		s.log.Info("records were brought back by the journal", "records", n)
+	}
+	if err := errors.Join(s.failed(), ctx.Err()); err != nil {
+		return err
+	}
+	for _, st := range s.streams {
 		if err := s.recount(ctx, st); err != nil {
 			return err
 		}
 	}
-	reserves := map[string]reserved{}
-	for _, st := range s.streams {
-		reserves[st.name()] = reserved{Reserve: st.last + reserveChunk, Last: st.last}
-	}
-	if err := s.reserve.set(reserves); err != nil {
+	if err := s.publisher.checkpoint(ctx); err != nil {
 		return err
 	}
-	if err := s.sync(); err != nil {
+	var waited []*stream
+	for _, st := range s.streams {
+		if !st.begun() {
+			s.counters.pass(st.name(), st.next-1)
+			st.began = st.next
+			waited = append(waited, st)
+		}
+	}
+	if err := s.writeEpochs(waited); err != nil {
 		return err
 	}
-	for _, st := range s.streams {
-		st.committed.Store(uint64(st.last))
+	for _, st := range waited {
+		st.begin()
 	}
-	boot, err := kernelBootID()
+	s.keepMetadata()
+	return nil
+}
+
+// adoptLeft finds the streams that left the configuration and that the ring still has records of: what was promised is published if they are still there.
+func (s *Store) adoptLeft(ctx context.Context) error {
+	names := map[string]uint64{}
+	err := s.ring.Replay(0, func(_ journal.Position, group []journal.Entry) error {
+		for i := range group {
+			if m, err := parseMessage(group[i].Payload); err == nil && s.byName[m.stream] == nil {
+				names[m.stream] = group[i].Incarnation
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	if err := writeBoot(s.home, bootRecord{BootID: boot}); err != nil {
-		return err
+	for name, incarnation := range names {
+		if e, known := s.catalog.of(name); !known || e.Incarnation != incarnation || s.left[name] != nil {
+			continue
+		}
+		js, err := s.wire.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at stream %s, which left the configuration: %w", name, err)
+		}
+		st := newStream(s, StreamConfig{Name: name})
+		st.incarnation = incarnation
+		st.reached(Position(js.CachedInfo().State.LastSeq))
+		s.left[name] = st
 	}
-	s.keepMetadata()
 	return nil
 }
 
@@ -165,7 +202,7 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 		}
 	}
 	for name, src := range s.sources {
-		if src.stream != st {
+		if src.stream != st || st.begun() {
 			continue
 		}
 		last := record.Last[name]
@@ -181,9 +218,7 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 				last = recordNo{Epoch: r.id.Epoch, Seq: r.id.Seq}
 			}
 		}
-		src.mu.Lock()
-		src.last = last
-		src.mu.Unlock()
+		src.setLast(last)
 	}
 	return nil
 }
@@ -226,15 +261,32 @@ func (s *Store) reconcile(newest ID) error {
 	return nil
 }
 
-// Last returns the newest record of a source that is on flash from earlier epochs; zeros if there is none. Valid after Attach.
+// Last returns the newest record of a source that is on flash from earlier epochs; zeros if there is none. For a stream that has to wait for Attach it does
+// so, too, or returns zeros when the store is closed.
 func (s *Store) Last(source string) (epoch, seq uint64) {
 	src := s.source(source)
 	if src == nil {
 		return 0, 0
 	}
+	select {
+	case <-src.stream.ready:
+	case <-s.closing:
+		return 0, 0
+	}
+	return src.before()
+}
+
+// before returns the newest record of earlier epochs.
+func (src *source) before() (epoch, seq uint64) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	return src.last.Epoch, src.last.Seq
+}
+
+func (src *source) setLast(no recordNo) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	src.last = no
 }
 
 // epochRecord is the body, in JSON, of the first record of every epoch in every stream. docs/WIRE.md is its contract.
@@ -246,26 +298,36 @@ type epochRecord struct {
 	Last     map[string]recordNo `json:"last"`               // newest record of each source before this epoch
 }
 
-// writeEpoch stores a stream's epoch record.
-func (s *Store) writeEpoch(ctx context.Context, st *stream) error {
-	if st.epoch.stored.high > 0 {
-		return nil // by an Attach that failed later
+// writeEpochs puts the epoch records of streams into the ring, in one group. Without them nothing is lost but what they tell: a full ring is no
+// reason not to start.
+func (s *Store) writeEpochs(streams []*stream) error {
+	if len(streams) == 0 {
+		return nil
 	}
 	boot, err := kernelBootID()
 	if err != nil {
-		return err
+		return fmt.Errorf("epoch record: %w", err)
 	}
-	r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Last: map[string]recordNo{}}
-	for name, src := range s.sources {
-		if epoch, seq := s.Last(name); src.stream == st && epoch > 0 {
-			r.Last[name] = recordNo{epoch, seq}
+	items := make([]*item, len(streams))
+	for i, st := range streams {
+		r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Last: map[string]recordNo{}}
+		for name, src := range s.sources {
+			if epoch, seq := src.before(); src.stream == st && epoch > 0 {
+				r.Last[name] = recordNo{epoch, seq}
+			}
 		}
+		body, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("epoch record: %w", err)
+		}
+		items[i] = s.ownItem(st.epoch, body)
 	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
+	if _, err := s.inscribe(items, true); errors.Is(err, journal.ErrRingFull) {
+		s.log.Error("no epoch records", "err", err)
+	} else if err != nil {
+		return fmt.Errorf("epoch record: %w", err)
 	}
-	return s.write(ctx, st.epoch, body)
+	return nil
 }
 
 // version is the program's, as the linker noted it.
@@ -276,19 +338,19 @@ func version() string {
 	return ""
 }
 
-// write stores a record of our own, through the committer like any other, and returns when it is on flash.
-func (s *Store) write(ctx context.Context, src *source, body []byte) error {
-	c := &call{items: make([]item, 1), done: make(chan error, 1)}
+// ownItem makes a record of our own.
+func (s *Store) ownItem(src *source, body []byte) *item {
 	s.mu.Lock()
 	s.own[src.name]++
 	seq := s.own[src.name]
 	s.mu.Unlock()
+	it := &item{source: src, body: body}
 	id := ID{Leaf: s.Leaf(), Store: s.ID(), Source: src.name, Epoch: s.Epoch(), Seq: seq}
-	c.items[0].fill(&Record{Seq: seq}, src, id, s.clock.stamp(time.Time{}).String(), body)
-	return s.committer.submit(ctx, c)
+	it.fill(nil, &Record{Seq: seq, Data: body}, id, s.clock.stamp(time.Time{}))
+	return it
 }
 
-// Gap stores a gap record in its stream and returns when it is on flash.
+// Gap stores a gap record in its stream and returns when it is on flash. It may use the reserve of the journal: often it must be there before there is room.
 func (s *Store) Gap(ctx context.Context, g GapRecord) error {
 	st := s.byName[g.Stream]
 	if st == nil {
@@ -304,6 +366,18 @@ func (s *Store) Gap(ctx context.Context, g GapRecord) error {
 	return nil
 }
 
+// write stores a record of our own and returns when it is on flash.
+func (s *Store) write(ctx context.Context, src *source, body []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.ownMu.Lock() // so that they come in the order of their numbers
+	defer s.ownMu.Unlock()
+	it := s.ownItem(src, body)
+	_, err := s.inscribe([]*item{it}, true)
+	return errors.Join(err, it.err)
+}
+
 // Probe writes to a scratch stream and reads it back: an error means that the server does not store, whatever the reason. It asks for no flush,
 // and what it leaves behind is one small record.
 func (s *Store) Probe(ctx context.Context) error {
@@ -317,7 +391,7 @@ func (s *Store) Probe(ctx context.Context) error {
 	if err := s.failed(); err != nil {
 		return fmt.Errorf("probe store: %w", err)
 	}
-	js := s.server.JetStream
+	js := s.server().JetStream
 	want := s.clock.stamp(time.Time{}).String()
 	ack, err := js.Publish(ctx, probeSubject, []byte(want), jetstream.WithRetryAttempts(0))
 	if err != nil {
@@ -335,16 +409,6 @@ func (s *Store) Probe(ctx context.Context) error {
 		return fmt.Errorf("probe store: read %q, wrote %q", m.Data, want)
 	}
 	return nil
-}
-
-// maxPayload is the server's limit of a message with headers; zero before Attach.
-func (s *Store) maxPayload() int64 {
-	select {
-	case <-s.attached:
-		return s.server.JetStream.Conn().MaxPayload()
-	default:
-		return 0
-	}
 }
 
 func (s *Store) streamsDir() string {

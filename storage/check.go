@@ -144,9 +144,8 @@ func (r *CheckReport) checkFormat(home string) error {
 var ownFiles = []struct{ name, effect string }{
 	{"identity", "the store gets a new ID; IDs that can still be read stay known as ours"},
 	{"epoch", "the store gets a new ID"},
-	{"reserve", "the next start leaps above what is found"},
 	{"counters", "the totals begin again with what the streams hold, and losses cannot be counted"},
-	{"streams", "it is taken from the streams themselves"},
+	{"streams", "what the streams hold is found out when the server runs, and capture begins then"},
 	{"clock", "how old records of earlier boots are is not known any more"},
 }
 
@@ -196,15 +195,6 @@ func (r *CheckReport) checkOwn(home string) *counterState {
 			continue
 		}
 		r.add(Note, m, "a leap of the stream was interrupted", "the next start ends it")
-	}
-	var boot bootRecord
-	raw, err := os.ReadFile(bootPath(home))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil || json.Unmarshal(raw, &boot) != nil:
-		r.add(Damage, bootPath(home), "cannot be read", "the next start leaps")
-	case !boot.Clean:
-		r.add(Note, bootPath(home), "the stop before was not clean", "after a reboot the next start leaps")
 	}
 	r.checkAside(home)
 	return counts

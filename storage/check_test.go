@@ -160,7 +160,7 @@ func TestCheckSaysWhatIsLost(t *testing.T) {
 		{"identity flipped", home("identity"), flip, [2]uint64{}, 0, false},
 		{"epoch empty", home("epoch"), empty, [2]uint64{}, 0, false},
 		{"counters cut", home("counters.bak"), func(b []byte) []byte { return b[:9] }, [2]uint64{}, 0, false},
-		{"reserve gone", home("reserve"), nil, [2]uint64{}, 0, true},
+		{"catalog gone", home("streams"), nil, [2]uint64{}, 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -57,7 +57,7 @@ func TestClassify(t *testing.T) {
 			}
 			got := error(nil)
 			for range 2 { // the server looks at its own limit before it stores, so the one after is refused
-				ticket, err := w.publish([]*item{{msg: c.msg}})
+				ticket, err := w.send(&c.msg, true)
 				if err == nil {
 					err = w.await(ticket, &nats.Msg{Subject: "s"}).err
 				}

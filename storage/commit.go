@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
 // call is one Append on its way.
@@ -33,84 +35,57 @@ func (c *call) outcome() error {
 	return nil
 }
 
-// committer turns calls into groups that are published, and groups into windows that are synced, with one goroutine for each of the two:
-// while a window is synced, the next groups are published.
+// committer turns calls into groups, and puts each group into the ring: while one is being written, the next one gathers.
 //
-// No call is answered with nil before a syncfs that began after the server had acknowledged all of its records has succeeded.
+// No call is answered with nil before the ring has all of its records on flash.
 type committer struct {
 	store *Store
-	gate  chan struct{} // capacity 1; whoever has put something in may publish
+	gate  chan struct{} // capacity 1; whoever has put something in may write into the ring, and change what a stream's next sequence is
 
-	publisher chan struct{} // closed when the publisher has ended
-	syncer    chan struct{} // closed when the syncer has ended
-	wake      chan struct{} // capacity 1; the publisher has something to look at
-	due       chan struct{} // capacity 1; the syncer has something to look at
+	ended chan struct{} // closed when the loop has ended
+	wake  chan struct{} // capacity 1; the loop has something to look at
 
 	mu       sync.Mutex // guards the fields below
 	queue    []*call
-	queued   int  // records in queue
-	waiting  bool // the publisher waits for company
-	busy     bool // a group is being published
-	syncing  bool // a window is being synced
-	window   []*call
-	records  int       // in window
-	since    time.Time // when the window could have been synced at the earliest
+	queued   int       // records in queue
+	waiting  bool      // for company
+	since    time.Time // when the group before was on flash
 	company  company
-	running  bool
 	stopping bool
 	aborted  bool
 }
 
 func newCommitter(s *Store) *committer {
 	return &committer{
-		store:     s,
-		gate:      make(chan struct{}, 1),
-		publisher: make(chan struct{}),
-		syncer:    make(chan struct{}),
-		wake:      make(chan struct{}, 1),
-		due:       make(chan struct{}, 1),
-		company:   company{delay: s.options.Commit.MaxDelay},
+		store:   s,
+		gate:    make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		company: company{delay: s.options.Commit.MaxDelay},
 	}
 }
 
-// start lets calls in. The two goroutines end with stop.
-func (c *committer) start() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.running || c.stopping {
-		return
-	}
-	c.running = true
-	go c.publishLoop()
-	go c.syncLoop()
-}
-
-// stop lets no more calls in and waits for those that are in. If ctx ends first, they are answered with ErrClosed.
+// stop lets no more calls in and waits for those that are in. If ctx ends first, those that wait are answered with ErrClosed.
 func (c *committer) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.stopping = true
-	running := c.running
 	c.mu.Unlock()
 	signal(c.wake)
-	if !running {
-		return nil
-	}
 	select {
-	case <-c.syncer:
+	case <-c.ended:
 		return nil
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
 	c.aborted = true
-	left := append(c.queue, c.window...)
-	c.queue, c.window, c.queued, c.records = nil, nil, 0, 0
+	left := c.queue
+	c.queue, c.queued = nil, 0
 	c.mu.Unlock()
 	for _, one := range left {
 		c.finish(one, ErrClosed)
 	}
 	signal(c.wake)
-	signal(c.due)
-	<-c.syncer // its sync and the publisher's waits are bounded by the kernel and by ackLimit
+	<-c.ended // a write of the ring is bounded by the kernel, and waiting for room by ringPatience
 	return ctx.Err()
 }
 
@@ -174,7 +149,7 @@ func (c *committer) withdraw(one *call) {
 func (c *committer) take(timer *time.Timer) []*call {
 	for {
 		c.mu.Lock()
-		c.busy, c.waiting = false, false
+		c.waiting = false
 		if len(c.queue) == 0 {
 			stopped := c.stopping
 			c.queue = nil
@@ -185,7 +160,7 @@ func (c *committer) take(timer *time.Timer) []*call {
 			<-c.wake
 			continue
 		}
-		wait := c.gatherLocked()
+		wait := c.gatherLocked(c.store.now())
 		if wait <= 0 {
 			group := c.takeLocked()
 			c.mu.Unlock()
@@ -212,28 +187,24 @@ func (c *committer) takeLocked() []*call {
 	group := c.queue[:calls:calls]
 	c.queue = c.queue[calls:]
 	c.queued -= records
-	c.busy = true
 	return group
 }
 
-// gatherLocked returns how long the publisher should wait for company before it publishes what is queued: not at all while something is on its way to
-// the disk already, because then the time is used for publishing. Needs mu.
-func (c *committer) gatherLocked() time.Duration {
-	if c.stopping || c.syncing || len(c.window) > 0 || c.queued >= c.store.options.Commit.MaxRecords {
+// gatherLocked returns how long the queue should still wait for company; see Append. Needs mu.
+func (c *committer) gatherLocked(now time.Time) time.Duration {
+	if c.stopping || c.queued >= c.store.options.Commit.MaxRecords || c.company.expected(now) == 0 {
 		return 0
 	}
-	now := c.store.now()
-	if c.company.expected(now) == 0 {
-		return 0
+	since := c.since
+	if at := c.queue[0].at; at.After(since) {
+		since = at
 	}
-	return c.company.delay - now.Sub(c.queue[0].at)
+	return c.company.delay - now.Sub(since)
 }
 
-func (c *committer) publishLoop() {
-	defer func() {
-		close(c.publisher)
-		signal(c.due) // after the close: the syncer looks for it
-	}()
+// run is the loop, until stop.
+func (c *committer) run() {
+	defer close(c.ended)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -241,111 +212,51 @@ func (c *committer) publishLoop() {
 		if group == nil {
 			return
 		}
-		c.gate <- struct{}{}
-		c.store.publish(group)
-		<-c.gate
-		c.hand(group)
-	}
-}
-
-// hand gives a published group to the syncer, and their errors to those whose records were not stored.
-func (c *committer) hand(group []*call) {
-	c.mu.Lock()
-	c.busy = false
-	for _, one := range group {
-		err := one.outcome()
-		if err == nil && c.aborted {
-			err = ErrClosed
-		}
-		if err != nil {
-			c.finish(one, err)
-			continue
-		}
-		if len(c.window) == 0 {
-			c.since = one.at
-		}
-		c.window = append(c.window, one)
-		c.records += len(one.items)
-	}
-	c.mu.Unlock()
-	signal(c.due)
-}
-
-func (c *committer) syncLoop() {
-	defer close(c.syncer)
-	var spare []*call
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		window := c.nextWindow(spare, timer)
-		if window == nil {
-			return
-		}
-		err := c.store.commit()
+		c.write(group)
 		now := c.store.now()
 		c.mu.Lock()
-		c.syncing = false
-		if len(c.window) > 0 {
-			c.since = now
-		}
-		if err == nil {
-			for _, one := range window {
+		c.since = now
+		for _, one := range group {
+			if one.outcome() == nil {
 				c.company.leave(one.key, now)
 			}
 		}
 		c.mu.Unlock()
-		for i, one := range window {
-			c.finish(one, err)
-			window[i] = nil
+		for _, one := range group {
+			c.finish(one, one.outcome())
 		}
-		spare = window[:0]
 	}
 }
 
-// nextWindow waits for a window that is to be synced now; nil when the publisher has ended and nothing is left.
-func (c *committer) nextWindow(spare []*call, timer *time.Timer) []*call {
+// write puts a group into the ring. If that is full it waits for room as long as there is hope, see publisher.awaitRoom.
+func (c *committer) write(group []*call) {
+	var items []*item
+	for _, one := range group {
+		for i := range one.items {
+			items = append(items, &one.items[i])
+		}
+	}
+	deadline := c.store.now().Add(ringPatience)
 	for {
-		c.mu.Lock()
-		wait := time.Hour
-		if len(c.window) > 0 {
-			wait = c.lingerLocked(c.store.now())
-		} else if c.ended() {
-			c.mu.Unlock()
-			return nil
+		left, err := c.store.inscribe(items, false)
+		if err == nil {
+			return
 		}
-		if wait <= 0 {
-			window := c.window
-			c.window, c.records = spare, 0
-			c.syncing = true
-			c.mu.Unlock()
-			return window
+		if items = left; errors.Is(err, journal.ErrRingFull) && !c.abandoned() && c.store.publisher.awaitRoom(deadline) {
+			continue
 		}
-		c.mu.Unlock()
-		timer.Reset(wait)
-		select {
-		case <-c.due:
-		case <-timer.C:
+		for _, it := range items {
+			if !it.done && it.err == nil {
+				it.err = err
+			}
 		}
+		return
 	}
 }
 
-// lingerLocked returns how long the window should still wait for company; see Append. Needs mu.
-func (c *committer) lingerLocked(now time.Time) time.Duration {
-	if c.records >= c.store.options.Commit.MaxRecords || c.stopping {
-		return 0
-	}
-	if c.company.expected(now) == 0 && len(c.queue) == 0 && !c.busy {
-		return 0
-	}
-	return c.company.delay - now.Sub(c.since)
-}
-
-// ended reports whether the publisher has ended.
-func (c *committer) ended() bool {
-	select {
-	case <-c.publisher:
-		return true
-	default:
-		return false
-	}
+// abandoned reports whether nobody waits for an outcome any more.
+func (c *committer) abandoned() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aborted
 }

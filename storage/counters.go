@@ -239,6 +239,11 @@ func (s *streamCount) off() int64 {
 	return int64(s.Stored) - int64(sum)
 }
 
+// pass tells that a stream has no record of ours that is not counted up to a position.
+func (c *counters) pass(stream string, to Position) {
+	_ = c.committed(entry{Stream: stream, Position: to}) // only a gap record can be refused
+}
+
 // reject counts records that were refused for good.
 func (c *counters) reject(source string, n uint64) {
 	c.mu.Lock()

@@ -23,6 +23,17 @@ func (c *counters) writeIfDue() error {
 	return c.write(c.file.saveLazy, false)
 }
 
+// writeNew writes the counters without a flush if there is something new.
+func (c *counters) writeNew() error {
+	c.mu.Lock()
+	dirty := c.dirty
+	c.mu.Unlock()
+	if !dirty {
+		return nil
+	}
+	return c.write(c.file.saveLazy, false)
+}
+
 // save writes the counters, on flash on return: after recover, at a stop, and before something is removed that the file does not cover.
 func (c *counters) save() error {
 	return c.write(c.file.save, true)
@@ -167,9 +178,8 @@ func (c *counters) missing(ctx context.Context, name string, stream held, view s
 	c.mu.Lock()
 	s := c.stream(name)
 	s.Held.trim(s.Floor)
-	captured, own := s.Held.count(0, s.Position)
-	outside := len(s.Held.within(0, view.First-1)) + len(s.Held.within(view.Last+1, s.Position))
-	s.Position = min(s.Position, view.Last)
+	captured, own := s.Held.count(0, view.Last)
+	outside := len(s.Held.within(0, view.First-1))
 	c.mu.Unlock()
 	if outside == 0 && captured+own <= view.Messages {
 		return nil, nil
@@ -177,7 +187,7 @@ func (c *counters) missing(ctx context.Context, name string, stream held, view s
 	var there census
 	if view.Messages > 0 {
 		err := stream.scan(ctx, view.First, func(h heldRecord) error {
-			if h.ID.Source != "" {
+			if h.ID.Source != "" && h.Position <= view.Last {
 				there.add(h.Position, h.own())
 			}
 			return nil
@@ -188,6 +198,7 @@ func (c *counters) missing(ctx context.Context, name string, stream held, view s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	there.runs = append(there.runs, s.Held.within(view.Last+1, ^Position(0))...) // in the journal
 	var lost []GapRecord
 	for _, hole := range holesOf(s.Held, there) {
 		if captured, _ := s.Held.count(hole.first, hole.last); captured > 0 {

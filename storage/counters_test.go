@@ -313,8 +313,8 @@ func TestMovedRecordsCountOnce(t *testing.T) {
 	}
 }
 
-// TestStreamBelowTheCounters is a stream that begins again below what was counted. The store leaps above that, but should it not, nothing is left out.
-func TestStreamBelowTheCounters(t *testing.T) {
+// TestStreamBeginsAnew is a stream that has lost everything and begins again above what was counted, as the store sees to.
+func TestStreamBeginsAnew(t *testing.T) {
 	r := newKeeperRig(t, map[string]limits{"S": {}})
 	r.mustPut("S", "a", 100, 20)
 	if err := r.c.save(); err != nil {
@@ -323,7 +323,7 @@ func TestStreamBelowTheCounters(t *testing.T) {
 	if err := r.srv.js.DeleteStream(testContext(t), "S"); err != nil {
 		t.Fatal(err)
 	}
-	r.srv.stream("S", 10)
+	r.srv.stream("S", 2000)
 	r.start()
 	r.dropped["S"] = 100
 	r.check()

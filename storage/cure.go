@@ -19,18 +19,22 @@ func needsCure(err error) bool {
 	return errors.Is(err, errNoReply) || errors.Is(err, errStuck) || errors.Is(err, errNoStream)
 }
 
-// cure restarts JetStream, unless that was tried a moment ago. The caller holds committer.gate and looks afterwards what the streams hold.
-func (s *Store) cure() {
+// cure restarts JetStream if that may end what an outcome shows, unless it was tried a moment ago, and reports whether it did. The caller holds
+// publisher.turn and looks afterwards what the streams hold.
+func (s *Store) cure(st *stream, outcome error) bool {
+	restart := s.server().Restart
 	now := s.now()
-	if s.server.Restart == nil || (!s.cured.IsZero() && now.Sub(s.cured) < cureInterval) {
-		return
+	if !needsCure(outcome) || restart == nil || (!s.cured.IsZero() && now.Sub(s.cured) < cureInterval) {
+		return false
 	}
+	s.log.Warn("the server does not store", "stream", st.name(), "err", outcome)
 	s.cured = now
-	if err := s.server.Restart(); err != nil {
+	if err := restart(); err != nil {
 		s.log.Error("JetStream does not restart", "err", err)
-		return
+		return false
 	}
 	s.log.Warn("JetStream restarted", "dur", s.now().Sub(now))
+	return true
 }
 
 // explain classifies an outcome; if the server could not write and the disk is full, it says so.

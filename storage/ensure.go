@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -20,34 +19,17 @@ const duplicateWindow = 100 * time.Millisecond
 // case that the keeper is wrong. What is above is for records of our own, and for placeholders.
 const (
 	headroomBytes = 2 << 20
-	headroomMsgs  = 2 * reserveChunk
+	headroomMsgs  = 2 * placeholderBatch
 )
-
-// newStreams is the content of the file streams: how streams were made. A stream whose metadata was damaged gets its records back when it is made anew
-// with the same first sequence; with a higher one the server would remove them.
-type newStreams map[string]newStreamRecord
-
-type newStreamRecord struct {
-	FirstSeq uint64 `json:"first_seq"`
-}
 
 // ensureStreams makes the streams that are missing and adapts those whose configuration has changed.
 func (s *Store) ensureStreams(ctx context.Context) error {
-	file := newStateFile(filepath.Join(s.home, "streams"))
-	made := newStreams{}
-	var damaged *DamagedError
-	if err := loadState(file, &made, s.log); errors.As(err, &damaged) {
-		s.log.Error("how the streams were made cannot be read any more", "err", err)
-		made = newStreams{}
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	for _, st := range s.streams {
-		if err := s.ensureStream(ctx, st, file, made); err != nil {
+		if err := s.ensureStream(ctx, st); err != nil {
 			return fmt.Errorf("stream %s: %w", st.name(), err)
 		}
 	}
-	_, err := s.server.JetStream.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	_, err := s.server().JetStream.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: probeStream, Subjects: []string{probeSubject}, Storage: jetstream.FileStorage, MaxMsgs: 1, Replicas: 1, Duplicates: duplicateWindow,
 		Discard: jetstream.DiscardOld,
 	})
@@ -57,18 +39,19 @@ func (s *Store) ensureStreams(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) ensureStream(ctx context.Context, st *stream, file *stateFile, made newStreams) error {
-	js := s.server.JetStream
+func (s *Store) ensureStream(ctx context.Context, st *stream) error {
+	js := s.server().JetStream
+	entry, known := s.catalog.of(st.name())
 	have, err := js.Stream(ctx, st.name())
 	if err == nil {
 		now := have.CachedInfo().Config
-		want := st.serverConfig(now, have.CachedInfo().State)
-		if made[st.name()].FirstSeq != now.FirstSeq {
-			made[st.name()] = newStreamRecord{FirstSeq: now.FirstSeq}
-			if err := file.save(made); err != nil {
+		if entry.FirstSeq != now.FirstSeq {
+			entry.FirstSeq = now.FirstSeq
+			if err := s.catalog.set(map[string]catalogEntry{st.name(): entry}); err != nil {
 				return err
 			}
 		}
+		want := st.serverConfig(now, have.CachedInfo().State)
 		if reflect.DeepEqual(now, want) {
 			return nil
 		}
@@ -80,18 +63,17 @@ func (s *Store) ensureStream(ctx context.Context, st *stream, file *stateFile, m
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return err
 	}
-	record, known := made[st.name()]
-	if !known {
-		record.FirstSeq = firstSequence(s.now())
+	if !known || entry.FirstSeq == 0 && entry.Last == 0 {
+		entry.FirstSeq = firstSequence(s.now())
 		if blocks, _ := filepath.Glob(filepath.Join(s.streamsDir(), st.name(), "msgs", "*.blk")); len(blocks) > 0 {
-			record.FirstSeq = 0 // records without metadata, and nobody knows from where they count: anything higher would remove them
+			entry.FirstSeq = 0 // records without metadata, and nobody knows from where they count: anything higher would remove them
 		}
-		made[st.name()] = record
-		if err := file.save(made); err != nil {
+		entry.Incarnation = st.incarnation
+		if err := s.catalog.set(map[string]catalogEntry{st.name(): entry}); err != nil {
 			return err
 		}
 	}
-	want := st.serverConfig(jetstream.StreamConfig{FirstSeq: record.FirstSeq}, jetstream.StreamState{})
+	want := st.serverConfig(jetstream.StreamConfig{FirstSeq: entry.FirstSeq}, jetstream.StreamState{})
 	created, err := js.CreateStream(ctx, want)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,23 +20,20 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// TestDiskFilledByOthers lets somebody else fill the disk, which the server answers with silence, and makes room again.
+// TestDiskFilledByOthers lets somebody else fill the disk, which the server answers with silence. Capture goes on in the journal until that is full, too, and
+// everything goes on by itself when there is room again.
 func TestDiskFilledByOthers(t *testing.T) {
 	b := newBed(t)
 	b.dir = smallDisk(t, "32m")
 	b.options.Dir = b.dir
 	b.options.Budget, b.options.ReserveFree = 1<<30, 0 // so that the keeper does not refuse before the server fails
+	b.options.Journal.Size = 2 << 20
 	b.options.Streams = b.options.Streams[:1]
 	delete(b.options.Sources, "b1")
 	s := b.start()
 	b.add("a1", 1, 10)
-	hurry := func() {
-		s.committer.gate <- struct{}{}
-		s.wire.patience, s.wire.limit = 50*time.Millisecond, 2*time.Second
-		s.cured = time.Time{}
-		<-s.committer.gate
-	}
-	hurry()
+	b.settle()
+	b.impatient()
 	fill := filepath.Join(b.dir, "fill")
 	f, err := os.Create(fill)
 	if err != nil {
@@ -50,35 +46,41 @@ func TestDiskFilledByOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	large := b.record("a2", 1)
-	large.Data = make([]byte, 30_000)
-	for range 2 {
-		if err := s.Append(b.ctx(), large, b.record("a2", 2)); !errors.Is(err, ErrFull) {
-			t.Fatalf("Append on a full disk: %v, want ErrFull", err)
+	n := uint64(0)
+	large := func() error {
+		r := b.record("a2", n+1)
+		r.Data = make([]byte, 30_000)
+		return s.Append(b.ctx(), r)
+	}
+	for err = nil; err == nil; {
+		if err = large(); err == nil {
+			n++
 		}
 	}
-	if st := s.Streams()[0]; !st.Full {
+	if !errors.Is(err, ErrFull) || n < 20 {
+		t.Fatalf("Append after %d records on a full disk: %v, want ErrFull when the journal is full", n, err)
+	}
+	if st := s.Streams()[0]; !st.Full || !errors.Is(st.Err, ErrFull) {
 		t.Errorf("Streams: %+v, want full", st)
 	}
 	if b.restarts == 0 {
 		t.Error("JetStream was not restarted: the server did not fail, so nothing was tested")
 	}
-	if err := os.Remove(fill); err != nil {
+	if err := errors.Join(os.Remove(fill), f.Truncate(0)); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Truncate(0); err != nil {
-		t.Fatal(err)
-	}
-	hurry()
-	if err := s.Append(b.ctx(), large, b.record("a2", 2)); err != nil {
-		t.Fatalf("Append after room was made: %v", err)
-	}
+	b.impatient()
+	poll(t, "there is room", func() bool { return large() == nil })
+	n++
 	b.add("a1", 11, 12)
-	if got := b.captured("A"); len(got) != 14 || got[10].Source != "a2" || got[10].Seq != 1 || got[11].Seq != 2 {
-		t.Errorf("the stream holds %d records, want 14 in order", len(got))
+	poll(t, "everything is in the stream", func() bool { return len(b.captured("A")) == int(n)+12 })
+	for i, k := range b.captured("A")[10 : 10+n] {
+		if k.Source != "a2" || k.Seq != uint64(i+1) {
+			t.Fatalf("record %d is %v", i+11, k.ID)
+		}
 	}
-	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Stored != 14 {
-		t.Errorf("Streams: %+v, want 14 stored and room", st)
+	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Stored != n+12 {
+		t.Errorf("Streams: %+v, want %d stored and room", st, n+12)
 	}
 }
 

@@ -2,12 +2,9 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -42,7 +39,7 @@ func newBed(t testing.TB) *bed {
 		Dir:     b.dir,
 		Streams: []StreamConfig{{Name: "A"}, {Name: "B"}},
 		Sources: map[string]string{"a1": "A", "a2": "A", "a3": "A", "b1": "B"},
-		Config:  Config{AllowVolatile: true},
+		Config:  Config{AllowVolatile: true, Journal: Journal{Size: 4 << 20}},
 	}
 	if testing.Verbose() {
 		b.options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -141,23 +138,8 @@ func (b *bed) stop() {
 	b.s = nil
 }
 
-// quiet returns a logger that says nothing.
-func (b *bed) quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 // kill ends store and server as kill -9 does: whatever was written stays in the page cache, nothing more is written.
-func (b *bed) kill() {
-	b.t.Helper()
-	boot, err := os.ReadFile(bootPath(b.s.home))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		b.t.Fatal(err)
-	}
-	b.crash()
-	if boot != nil {
-		if err := os.WriteFile(bootPath(filepath.Join(b.dir, "store")), boot, 0o600); err != nil {
-			b.t.Fatal(err)
-		}
-	}
-}
+func (b *bed) kill() { b.t.Helper(); b.crash() }
 
 // crash ends the store without a clean stop, as a killed process would, and the server too.
 func (b *bed) crash() {
@@ -219,9 +201,17 @@ type kept struct {
 	Data    string
 }
 
+// settle waits until the streams have what is in the journal, if they take it.
+func (b *bed) settle() {
+	if b.s != nil && b.s.publisher.stop != nil {
+		_ = b.s.publisher.drain(b.ctx())
+	}
+}
+
 // read returns what a stream holds, placeholders included.
 func (b *bed) read(stream string) []kept {
 	b.t.Helper()
+	b.settle()
 	st, err := b.js.Stream(b.ctx(), stream)
 	if err != nil {
 		b.t.Fatal(err)
@@ -257,6 +247,7 @@ func (b *bed) captured(stream string) []kept {
 // last returns a stream's last sequence.
 func (b *bed) last(stream string) Position {
 	b.t.Helper()
+	b.settle()
 	st, err := b.js.Stream(b.ctx(), stream)
 	if err != nil {
 		b.t.Fatal(err)

@@ -3,7 +3,6 @@ package storage
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,69 +16,29 @@ import (
 	"time"
 )
 
-// formatVersion is the layout of the data directory that this version reads and writes.
-const formatVersion = 1
+// formatVersion is the layout of the data directory that this version reads and writes. Version 2 has a journal; of version 1 everything can be read.
+const formatVersion = 2
 
-// checkFormat refuses a directory that a newer version wrote, and marks a new one. Fresh: there was no store here.
+// checkFormat refuses a directory that a newer version wrote, and marks one that is new or older. Fresh: there was no store here.
 func checkFormat(home string) (fresh bool, err error) {
 	path := filepath.Join(home, "format")
 	raw, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("open store: %w", err)
 	}
-	missing := err != nil
-	if v, perr := strconv.Atoi(strings.TrimSpace(string(raw))); !missing && perr == nil {
-		if v > formatVersion {
-			return false, fmt.Errorf("open store %s: %w: version %d, this program knows up to %d: install the newer version again, or move the directory away", filepath.Dir(home), ErrFormat, v, formatVersion)
-		}
+	fresh = err != nil
+	// An unreadable version is damage: nothing is lost by saying what this program writes.
+	v, _ := strconv.Atoi(strings.TrimSpace(string(raw)))
+	switch {
+	case v > formatVersion:
+		return false, fmt.Errorf("open store %s: %w: version %d, this program knows up to %d: install the newer version again, or move the directory away", filepath.Dir(home), ErrFormat, v, formatVersion)
+	case v == formatVersion:
 		return false, nil
 	}
-	// An unreadable version is damage. Only version 1 exists, so nothing is lost by saying so.
 	if err := writeFile(path, []byte(strconv.Itoa(formatVersion)+"\n"), true); err != nil {
 		return false, fmt.Errorf("open store: %w", err)
 	}
-	return missing, nil
-}
-
-// bootRecord is the content of the file boot: it is rewritten when records are about to come in, and at a clean stop.
-//
-//   - clean, any boot: everything was on flash at the stop.
-//   - not clean, the kernel still runs: the process died, but what it wrote is in the page cache, so nothing is gone.
-//   - not clean, another boot: what was not synced may be gone.
-//   - an empty boot ID, or no readable file beside an existing store: a sync failed or the file is damaged: as another boot.
-type bootRecord struct {
-	BootID string `json:"boot_id"`
-	Clean  bool   `json:"clean"`
-}
-
-func bootPath(home string) string { return filepath.Join(home, "boot") }
-
-func writeBoot(home string, b bootRecord) error {
-	raw, err := json.Marshal(b)
-	if err != nil {
-		return fmt.Errorf("write boot record: %w", err)
-	}
-	return writeOrOverwrite(bootPath(home), append(raw, '\n'), true) // damage counts as an unclean stop
-}
-
-// stoppedUnclean reports whether the streams may have lost their newest records since the process before wrote them.
-func stoppedUnclean(home string, fresh bool) (bool, error) {
-	now, err := kernelBootID()
-	if err != nil {
-		return false, fmt.Errorf("open store: %w", err)
-	}
-	raw, err := os.ReadFile(bootPath(home))
-	if errors.Is(err, fs.ErrNotExist) {
-		return !fresh, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("open store: %w", err)
-	}
-	var b bootRecord
-	if json.Unmarshal(raw, &b) != nil {
-		return true, nil
-	}
-	return !b.Clean && b.BootID != now, nil
+	return fresh, nil
 }
 
 // identity is who this store is. IDs are unique for ever because every start raises the epoch on flash before the first record, and because a

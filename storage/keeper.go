@@ -64,6 +64,7 @@ type keeper struct {
 	appendGap func(ctx context.Context, g GapRecord) error
 	age       func(r heldRecord) (time.Duration, bool) // how old a record is, false if nobody can say
 	timeOf    func(r heldRecord) (time.Time, bool)     // when it was captured, false if nobody can say
+	settle    func(ctx context.Context)                // waits until the streams have what was admitted; nil: they have it at once
 	now       func() time.Time
 	free      func() (bytes int64, inodes uint64, err error)
 	budget    int64 // 0: none
@@ -73,15 +74,17 @@ type keeper struct {
 	work chan struct{} // capacity 1; whoever has put something in may change streams
 	wake chan struct{} // capacity 1; run has something to look at
 
-	mu    sync.Mutex // guards the field below and those of the streams
-	woken time.Time  // when wake was last signalled
+	mu       sync.Mutex // guards the fields below and those of the streams
+	detached bool       // there is no server yet
+	woken    time.Time  // when wake was last signalled
 }
 
 // keptStream is one stream as the keeper sees it.
 type keptStream struct {
 	name string
 	limits
-	held held
+	held    held
+	pending func() usage // admitted and not in the stream; nil: nothing is
 
 	// Guarded by keeper.mu.
 	view     streamView // as last seen
@@ -126,6 +129,19 @@ func (k *keeper) keep(name string, l limits, h held) {
 	k.byName[name] = s
 }
 
+// attach tells that there is a server, and makes room for what was admitted without one.
+func (k *keeper) attach(ctx context.Context) error {
+	release, err := k.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	k.mu.Lock()
+	k.detached = false
+	k.mu.Unlock()
+	return k.refresh(ctx)
+}
+
 // refresh looks at the streams as they are. To be called before the first admit.
 func (k *keeper) refresh(ctx context.Context) error {
 	for _, s := range k.streams {
@@ -138,13 +154,17 @@ func (k *keeper) refresh(ctx context.Context) error {
 
 // look renews what is known of a stream. What is in flight may be in it already, so it counts as a little more than it is.
 func (k *keeper) look(ctx context.Context, s *keptStream) error {
+	var pending usage
+	if s.pending != nil {
+		pending = s.pending() // before the look: what arrives meanwhile counts twice rather than not at all
+	}
 	v, err := s.held.view(ctx)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s.view, s.since = v, usage{}
+	s.view, s.since = v, pending
 	return nil
 }
 
@@ -212,11 +232,14 @@ func (k *keeper) enter(needs []need) bool {
 	for _, n := range needs {
 		s := k.byName[n.Stream]
 		total += n.Bytes
+		if s != nil && k.detached && !s.Refuse {
+			continue // room is made when there is a server
+		}
 		if s == nil || s.short(usage{n.Records, n.Bytes}) != (usage{}) || (tight && s.credit < n.Bytes) {
 			return false
 		}
 	}
-	if k.budget > 0 && total > k.budget {
+	if k.budget > 0 && total > k.budget && !k.detached {
 		return false
 	}
 	for _, n := range needs {

@@ -45,6 +45,12 @@ func (k *keeper) makeRoomIn(ctx context.Context, s *keptStream, n need) error {
 	if k.missing(s, more) == (usage{}) {
 		return nil
 	}
+	if k.settle != nil && s.pending() != (usage{}) && n != (need{Stream: n.Stream}) {
+		k.settle(ctx) // only what is in the stream can be removed
+		if err := k.look(ctx, s); err != nil {
+			return err
+		}
+	}
 	if enough, err := k.purgeForwarded(ctx, s, k.withHeadroom(s, k.missing(s, more))); err != nil || enough {
 		return err
 	}
@@ -280,7 +286,7 @@ func (k *keeper) remove(ctx context.Context, s *keptStream, below Position) erro
 func (k *keeper) dropOldest(ctx context.Context, s *keptStream, want usage) error {
 	v := k.seen(s)
 	from := k.unsentFrom(s)
-	last := min(k.counters.nth(s.name, from, v.recordsFor(want)), k.counters.position(s.name))
+	last := min(k.counters.nth(s.name, from, v.recordsFor(want)), k.counters.position(s.name), v.Last)
 	if last < from {
 		return fmt.Errorf("stream %s has nothing left to give up: %w", s.name, ErrFull)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,48 +12,42 @@ import (
 
 // Bounds of a leap by placeholders. They are stored and removed again, about 50 bytes and a few microseconds each.
 const (
-	placeholderBatch = reserveChunk // at once in the stream
-	maxPlaceholders  = 1 << 18      // beyond, the stream is moved instead, see move
+	placeholderBatch = 8192    // at once in the stream
+	maxPlaceholders  = 1 << 18 // beyond, the stream is moved instead, see move
+	leapPatience     = 10 * time.Second
 )
 
-// leapAtStart raises a stream to its reserve if the hub may have seen records that are gone here:
-//   - the machine stopped without a clean stop of the store (see bootRecord), or
-//   - the stream has less than was on flash once: its end is damaged.
-func (s *Store) leapAtStart(ctx context.Context, st *stream) error {
+// raiseAtStart raises a stream to where what the ring has begins, and if the ring was lost, as far as it may have reached.
+func (s *Store) raiseAtStart(ctx context.Context, st *stream) error {
 	if err := s.purgePlaceholders(ctx, st); err != nil {
 		return err
 	}
-	r := s.reserve.of(st.name())
-	damaged := !s.unclean && st.last < r.Last
-	if damaged {
-		s.log.Error("stream lost records that were on flash", "stream", st.name(), "seq", r.Last, "have", st.last)
-	}
-	if !s.unclean && !damaged {
-		return nil
-	}
-	to := r.Reserve
-	if to == 0 {
-		to = st.last + reserveChunk // see reserve for why this is enough
+	to := st.first - 1
+	if !st.begun() {
+		if st.raiseBy > 0 && s.holds(ctx, st) {
+			to = max(to, st.last, st.next-1) + st.raiseBy
+		}
+		st.next = max(st.next, st.last+1, to+1)
 	}
 	if to <= st.last {
 		return nil
 	}
-	s.log.Info("leap after an unclean stop", "stream", st.name(), "seq", st.last, "to", to)
-	if to-st.last > maxPlaceholders && !s.empty(ctx, st) {
-		return s.move(ctx, st, to, 1)
-	}
+	s.log.Warn("the stream is raised: it may have had more records", "stream", st.name(), "seq", st.last, "to", to)
 	return s.raise(ctx, st, st.last, to)
 }
 
-// empty reports whether a stream certainly holds nothing.
-func (s *Store) empty(ctx context.Context, st *stream) bool {
+// holds reports whether a stream has ever held anything.
+func (s *Store) holds(ctx context.Context, st *stream) bool {
 	js, err := s.wire.js.Stream(ctx, st.name())
-	return err == nil && js.CachedInfo().State.Msgs == 0
+	if err != nil {
+		return true
+	}
+	info := js.CachedInfo()
+	return info.State.Msgs > 0 || info.State.LastSeq >= max(info.Config.FirstSeq, 1)
 }
 
 // raise brings the last sequence of a stream from last to at least to, without touching its records. What it stores goes to a subject that no consumer
-// of the uplink sees and is purged at once; the server's limits leave room for it (see headroomBytes). The caller holds committer.gate or has not
-// started the committer yet, and sees to it that a reserve covers what comes above.
+// of the uplink sees and is purged at once; the server's limits leave room for it (see headroomBytes). Needs publisher.turn.
 func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error {
 	if last >= to {
 		return nil
@@ -65,7 +60,7 @@ func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error 
 		if err := js.Purge(ctx, jetstream.WithPurgeSequence(uint64(to+1))); err != nil {
 			return fmt.Errorf("purge up to %d: %w", to, err)
 		}
-		st.reached(to)
+		s.raised(st, to)
 		return nil
 	}
 	for last < to {
@@ -78,8 +73,16 @@ func (s *Store) raise(ctx context.Context, st *stream, last, to Position) error 
 			return err
 		}
 	}
-	st.reached(last)
+	s.raised(st, last)
 	return nil
+}
+
+// raised notes where a stream has been brought.
+func (s *Store) raised(st *stream, to Position) {
+	st.reached(to)
+	if !st.begun() {
+		st.next = max(st.next, to+1)
+	}
 }
 
 // placeholders stores n of them and waits until they are in.
@@ -148,25 +151,41 @@ func (s *Store) Leap(ctx context.Context, stream string, above, keep Position) e
 	return s.keeper.refresh(ctx)
 }
 
-// leapHeld keeps everybody else from publishing, and leaps.
+// leapHeld keeps everybody else from writing and publishing, brings what the ring has into the streams, and leaps.
 func (s *Store) leapHeld(ctx context.Context, st *stream, above, keep Position) error {
+	p := s.publisher
 	select {
 	case s.committer.gate <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-s.committer.gate }()
-	if err := s.commit(); err != nil { // so that nothing is left to be counted at the positions it is moved away from
+	patience, cancel := context.WithTimeout(ctx, leapPatience)
+	defer cancel()
+	if err := p.drain(patience); err != nil {
+		return fmt.Errorf("%w: publish what is in the journal: %w", ErrUnavailable, err)
+	}
+	p.turn <- struct{}{}
+	defer func() { <-p.turn }()
+	if err := p.checkpoint(ctx); err != nil { // so that the ring has nothing of positions that records are moved away from
 		return err
 	}
-	return s.leap(ctx, st, above, keep)
+	st.unsure = true
+	if err := s.leap(ctx, st, above, keep); err != nil {
+		return err
+	}
+	st.next = max(st.next, st.last+1)
+	s.counters.pass(st.name(), st.next-1)
+	if err := s.catalog.set(s.standing(ctx)); err != nil {
+		return err
+	}
+	st.unsure = false
+	return nil
 }
 
 func (s *Store) leap(ctx context.Context, st *stream, above, keep Position) error {
-	if len(st.doubt) > 0 {
-		if err := s.lookUp(st); err != nil {
-			return err
-		}
+	if err := s.resumeMove(ctx, st); err != nil { // of a Leap that failed
+		return err
 	}
 	js, err := s.wire.js.Stream(ctx, st.name())
 	if err != nil {
@@ -185,18 +204,7 @@ func (s *Store) leap(ctx context.Context, st *stream, above, keep Position) erro
 	if behind || state.Msgs > 0 && above > st.last+maxPlaceholders {
 		return s.move(ctx, st, max(above, st.last), keep)
 	}
-	if err := s.reserveAbove(st, above); err != nil {
-		return err
-	}
 	if err := s.raise(ctx, st, st.last, above); err != nil {
-		return err
-	}
-	return s.sync()
-}
-
-// reserveAbove puts a reserve on flash that covers what will be stored above a position.
-func (s *Store) reserveAbove(st *stream, above Position) error {
-	if err := s.reserve.set(map[string]reserved{st.name(): {Reserve: above + reserveChunk, Last: st.last}}); err != nil {
 		return err
 	}
 	return s.sync()

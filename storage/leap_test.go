@@ -6,131 +6,117 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// otherBoot makes the next start believe that the kernel was started anew.
-func (b *bed) otherBoot() {
+// loseNewest takes the newest bytes of a stream's newest block away, as a power cut does to what was not synced.
+func (b *bed) loseNewest(stream string, bytes int64) {
 	b.t.Helper()
-	if err := writeBoot(filepath.Join(b.dir, "store"), bootRecord{BootID: "another"}); err != nil {
-		b.t.Fatal(err)
+	blocks, err := filepath.Glob(filepath.Join(b.dir, "jetstream", account, "streams", stream, "msgs", "*.blk"))
+	if err != nil || len(blocks) == 0 {
+		b.t.Fatalf("blocks %v, %v", blocks, err)
 	}
-}
-
-// reserved reads the reserve of a stream from disk.
-func (b *bed) reserved(stream string) Position {
-	b.t.Helper()
-	r, err := openReserve(filepath.Join(b.dir, "store"), newBed(b.t).quiet())
+	blocks = blocks[len(blocks)-1:]
+	info, err := os.Stat(blocks[0])
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return r.of(stream).Reserve
+	index := filepath.Join(filepath.Dir(blocks[0]), "index.db")
+	if err := errors.Join(os.Truncate(blocks[0], info.Size()-bytes), os.Remove(index)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		b.t.Fatal(err)
+	}
 }
 
-// TestLeapAtStart stops in several ways and looks where the stream goes on.
-func TestLeapAtStart(t *testing.T) {
-	home := func(b *bed, name string) string { return filepath.Join(b.dir, "store", name) }
-	remove := func(b *bed, names ...string) {
-		for _, n := range names {
-			if err := os.Remove(home(b, n)); err != nil {
-				b.t.Fatal(err)
-			}
+// lose removes files of the store's own.
+func (b *bed) lose(names ...string) {
+	b.t.Helper()
+	for _, n := range names {
+		if err := os.RemoveAll(filepath.Join(b.dir, "store", n)); err != nil {
+			b.t.Fatal(err)
 		}
 	}
+}
+
+// TestSequencesNeverGoBack stops in several ways, with files damaged or gone, and looks where the stream goes on, and that nothing is lost that can be had.
+func TestSequencesNeverGoBack(t *testing.T) {
 	cases := []struct {
 		name  string
 		end   func(b *bed)
-		after func(last, reserve Position) Position // lowest sequence of the first record of the next start
+		least Position // how far above the newest record, at least, the next one lies
+		most  Position
+		lost  uint64
 	}{
-		{"clean stop", func(b *bed) { b.stop() }, func(last, _ Position) Position { return last + 1 }},
-		{"clean stop, then another boot", func(b *bed) {
-			b.stop()
-			raw, err := os.ReadFile(home(b, "boot"))
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			if string(raw[len(raw)-len(`"clean":true}`)-1:]) != "\"clean\":true}\n" {
-				b.t.Fatalf("boot file %q after a clean stop", raw)
-			}
-		}, func(last, _ Position) Position { return last + 1 }},
-		{"killed", func(b *bed) { b.kill() }, func(last, _ Position) Position { return last + 1 }},
-		{"power cut", func(b *bed) { b.kill(); b.otherBoot() }, func(_, reserve Position) Position { return reserve + 1 }},
-		{"power cut, boot file gone", func(b *bed) { b.kill(); remove(b, "boot") }, func(_, reserve Position) Position { return reserve + 1 }},
-		{"power cut, boot file damaged", func(b *bed) {
-			b.kill()
-			if err := os.WriteFile(home(b, "boot"), nil, 0o600); err != nil {
-				b.t.Fatal(err)
-			}
-		}, func(_, reserve Position) Position { return reserve + 1 }},
-		{"power cut, reserve gone", func(b *bed) { b.kill(); b.otherBoot(); remove(b, "reserve", "reserve.bak") },
-			func(last, _ Position) Position { return last + reserveChunk + 1 }},
-		{"power cut, reserve damaged", func(b *bed) {
-			b.kill()
-			b.otherBoot()
-			for _, f := range []string{"reserve", "reserve.bak"} {
-				if err := os.WriteFile(home(b, f), []byte("x"), 0o600); err != nil {
-					b.t.Fatal(err)
-				}
-			}
-		}, func(last, _ Position) Position { return last + reserveChunk + 1 }},
+		{"clean stop", func(b *bed) { b.stop() }, 1, 1, 0},
+		{"killed", func(b *bed) { b.kill() }, 1, 1, 0},
+		{"power cut, the stream lost its end", func(b *bed) { b.kill(); b.loseNewest("A", 2000) }, 1, 1, 0},
+		{"power cut, the stream vanished", func(b *bed) { b.kill(); b.loseStream("A") }, 1, 1, 0},
+		{"power cut, counters gone", func(b *bed) { b.kill(); b.loseNewest("A", 2000); b.lose("counters", "counters.bak") }, 1, 1, 0},
+		{"power cut, catalog gone", func(b *bed) { b.kill(); b.loseNewest("A", 2000); b.lose("streams", "streams.bak") }, 1, 1, 0},
+		{"power cut, journal gone", func(b *bed) { b.kill(); b.lose("journal") }, lostRing, lostRing + 1, 0},
+		{"power cut, journal and catalog gone", func(b *bed) { b.kill(); b.lose("journal", "streams", "streams.bak") }, lostRing, lostRing + 1, 0},
+		{"damage, the stream lost its end", func(b *bed) { b.stop(); b.loseNewest("A", 2000) }, 1, 1, 5},
+		{"damage, the stream vanished", func(b *bed) { b.stop(); b.loseStream("A") }, 1, 1, 20},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBed(t)
 			b.start()
 			b.add("a1", 1, 20)
+			before := b.captured("A")
 			last := b.last("A")
 			c.end(b)
-			reserve := b.reserved("A")
-			if reserve == 0 {
-				reserve = last + reserveChunk
-			}
 			b.start()
 			all := b.read("A")
-			next := all[21] // behind the epoch record and twenty others
-			if want := c.after(last, reserve); next.Position != want || next.Source != EpochSource {
-				t.Errorf("the next start begins with %v at %d, want an epoch record at %d (last was %d)", next.ID, next.Position, want, last)
+			next := slices.IndexFunc(all, func(k kept) bool { return k.Position > last })
+			if next < 0 || all[next].Position < last+c.least || all[next].Position > last+c.most {
+				t.Fatalf("the next start goes on with %v, the last was at %d", all[max(next, 0):], last)
 			}
 			for _, k := range all {
 				if k.Subject == LeapSubject("A") {
 					t.Errorf("a placeholder is left at %d", k.Position)
 				}
 			}
-			if st := b.s.Streams()[0]; st.Stored != 20 || st.Waiting != 20 {
-				t.Errorf("counted %+v, want 20 stored and waiting", st.StreamCounters)
+			st := b.s.Streams()[0]
+			if c.lost > 0 && (st.Dropped[GapDamage] == 0 || st.Waiting+st.Dropped[GapDamage] != 20) || c.lost == 0 && st.Waiting != 20 || st.Stored != 20 {
+				t.Errorf("counted %+v, want 20 stored and some %d lost", st.StreamCounters, c.lost)
+			}
+			if got := b.captured("A"); c.lost == 0 {
+				for i, k := range got {
+					if k.ID != before[i].ID || k.Position != before[i].Position || k.Data != before[i].Data {
+						t.Errorf("%v at %d was %v at %d", k.ID, k.Position, before[i].ID, before[i].Position)
+					}
+				}
+				if len(got) != 20 {
+					t.Errorf("%d records, want 20", len(got))
+				}
 			}
 			b.add("a1", 1, 1)
-			if got := b.captured("A"); len(got) != 21 {
-				t.Errorf("%d records, want 21", len(got))
+			if got := b.captured("A"); got[len(got)-1].Position <= all[next].Position {
+				t.Errorf("went on at %d", got[len(got)-1].Position)
 			}
 		})
 	}
 }
 
-// TestLeapIsRemembered cuts the power after every step of a start that leaps: the next start must not fall behind what this one may have shown.
-func TestLeapIsRemembered(t *testing.T) {
+// loseStream removes a stream's files.
+func (b *bed) loseStream(stream string) {
+	b.t.Helper()
+	if err := os.RemoveAll(filepath.Join(b.dir, "jetstream", account, "streams", stream)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestAttachAgain has an Attach fail and tries again, while records come in.
+func TestAttachAgain(t *testing.T) {
 	b := newBed(t)
 	b.start()
 	b.add("a1", 1, 3)
 	b.kill()
-	highest := b.reserved("A")
-	for range 3 {
-		b.otherBoot()
-		b.start()
-		b.add("a1", 1, 2)
-		got := b.captured("A")
-		first := got[len(got)-2].Position
-		if first <= highest {
-			t.Fatalf("went on at %d, not above %d", first, highest)
-		}
-		highest = b.reserved("A")
-		b.kill()
-	}
-	// Attach fails after the leap, before anything else; the same kernel goes on.
-	b.otherBoot()
+	b.loseNewest("A", 300)
 	b.open()
 	b.serve()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,38 +124,49 @@ func TestLeapIsRemembered(t *testing.T) {
 	if err := b.s.Attach(ctx, b.server()); err == nil {
 		t.Fatal("Attach succeeded with a dead context")
 	}
-	b.kill()
-	b.start()
 	b.add("a1", 1, 1)
-	got := b.captured("A")
-	if at := got[len(got)-1].Position; at <= highest {
-		t.Errorf("after a start that was interrupted the next went on at %d, not above %d", at, highest)
-	}
+	b.attach()
+	b.add("a1", 2, 2)
+	b.expect("A", "a1 1", "a1 2", "a1 3", "a1 1", "a1 2")
+	b.account("A", 5)
 }
 
-// TestYoungStreamVanishes removes a stream's files, as a power cut may do whose files were never synced, but keeps what the store had synced.
-func TestYoungStreamVanishes(t *testing.T) {
-	b := newBed(t)
-	b.start()
-	b.add("a1", 1, 5)
-	b.stop()
-	b.otherBoot()
-	reserve := b.reserved("A")
-	if err := os.RemoveAll(filepath.Join(b.dir, "jetstream", account, "streams", "A")); err != nil {
-		t.Fatal(err)
-	}
-	b.start()
-	if first := b.read("A")[0]; first.Position != reserve+2 && first.Position != reserve+1 {
-		t.Errorf("the new stream begins at %d, want just above the reserve %d", first.Position, reserve)
-	}
-	var gaps int
-	for _, k := range b.read("A") {
-		if k.Source == GapSource {
-			gaps++
-		}
-	}
-	if st := b.s.Streams()[0]; st.Stored != 5 || st.Dropped[GapDamage] != 5 || gaps != 1 {
-		t.Errorf("counted %+v with %d gap records, want the 5 records accounted for as damage", st.StreamCounters, gaps)
+// TestStreamLeavesTheConfiguration has records in the journal of a stream that is not configured at the next start: they are published if it is still there,
+// and set aside if not.
+func TestStreamLeavesTheConfiguration(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		t.Run(fmt.Sprintf("still there: %v", there), func(t *testing.T) {
+			b := newBed(t)
+			b.start()
+			b.add("b1", 1, 2)
+			b.stop()
+			b.open() // no server: what comes stays in the journal
+			b.add("b1", 1, 3)
+			b.crash()
+			if !there {
+				b.loseStream("B")
+			}
+			b.options.Streams = b.options.Streams[:1]
+			delete(b.options.Sources, "b1")
+			s := b.start()
+			aside := 0
+			f, err := os.Open(filepath.Join(s.Home(), "quarantine", "B"))
+			if err == nil {
+				err = errors.Join(readQuarantine(f, func(q Quarantined) { aside++ }), f.Close())
+			}
+			b.options.Sources["b1"] = "B" // for captured
+			if there {
+				b.expect("B", "b1 1", "b1 2", "b1 1", "b1 2", "b1 3")
+				if !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the quarantine: %v, %d records, want none", err, aside)
+				}
+			} else if aside != 4 || err != nil { // and the epoch record
+				t.Errorf("%d records were set aside, %v, want 4", aside, err)
+			}
+			if st := s.ring.State(); st.Checkpoint != st.Tail {
+				t.Errorf("the journal is not empty: %+v", st)
+			}
+		})
 	}
 }
 
@@ -187,36 +184,6 @@ func TestStreamsAreSyncedBeforeTheFirstAcknowledgement(t *testing.T) {
 	b.attach()
 	if len(seen) == 0 || !seen[0] {
 		t.Errorf("syncs that saw the stream's files before Attach returned: %v", seen)
-	}
-}
-
-// TestDamagedEnd cuts the newest block short. The last sequence goes back, and so does not count.
-func TestDamagedEnd(t *testing.T) {
-	b := newBed(t)
-	b.start()
-	b.add("a1", 1, 50)
-	last := b.last("A")
-	b.stop()
-	blocks, err := filepath.Glob(filepath.Join(b.dir, "jetstream", account, "streams", "A", "msgs", "*.blk"))
-	if err != nil || len(blocks) != 1 {
-		t.Fatalf("blocks %v, %v", blocks, err)
-	}
-	info, err := os.Stat(blocks[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Truncate(blocks[0], info.Size()-2000), os.Remove(filepath.Join(filepath.Dir(blocks[0]), "index.db"))); err != nil {
-		t.Fatal(err)
-	}
-	b.start()
-	b.add("a1", 1, 1)
-	got := b.captured("A")
-	if at := got[len(got)-1].Position; at <= last {
-		t.Errorf("went on at %d, which was given out before (last was %d)", at, last)
-	}
-	st := b.s.Streams()[0]
-	if lost := uint64(51 - len(got)); lost == 0 || st.Dropped[GapDamage] != lost || st.Stored != 51 || st.Waiting != 51-lost {
-		t.Errorf("counted %+v with %d records left, want the lost ones accounted for as damage", st.StreamCounters, len(got))
 	}
 }
 
@@ -255,57 +222,6 @@ func TestMetadataDamaged(t *testing.T) {
 	}
 }
 
-// TestReserveThatCannotBeWritten fails to write a reserve. No sync may vouch for it.
-func TestReserveThatCannotBeWritten(t *testing.T) {
-	home := filepath.Join(t.TempDir(), "store")
-	if err := os.Mkdir(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	r, err := openReserve(home, newBed(t).quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.ahead("A", 110, 100); err != nil {
-		t.Fatal(err)
-	}
-	if have := r.of("A").Reserve; have != 0 {
-		t.Errorf("the reserve is %d before any sync", have)
-	}
-	if err := r.covered(r.mark()); err != nil {
-		t.Fatal(err)
-	}
-	want := Position(100 + reserveChunk)
-	if have := r.of("A").Reserve; have != want {
-		t.Errorf("the reserve is %d after the sync, want %d", have, want)
-	}
-	if err := os.RemoveAll(home); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.ahead("A", 100+reserveChunk, 90+reserveChunk); err == nil {
-		t.Fatal("writing into a directory that is gone succeeded")
-	}
-	if err := os.Mkdir(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	mark := r.mark()
-	if err := r.covered(mark); err != nil {
-		t.Fatal(err)
-	}
-	if have := r.of("A").Reserve; have != want {
-		t.Errorf("the reserve is %d although it was not written, want %d", have, want)
-	}
-	// A write after the sync began is not vouched for by it.
-	if _, err := r.ahead("A", 100+reserveChunk, 90+reserveChunk); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.covered(mark); err != nil {
-		t.Fatal(err)
-	}
-	if have := r.of("A").Reserve; have != want {
-		t.Errorf("the reserve is %d by a sync that began before it was written, want %d", have, want)
-	}
-}
-
 // TestFirstSequence looks where new streams begin.
 func TestFirstSequence(t *testing.T) {
 	cases := []struct {
@@ -331,7 +247,7 @@ func TestFirstSequence(t *testing.T) {
 	}
 }
 
-// TestLimitsChange lowers the limits of a stream that holds more, and cuts the power, so that the leap finds no room.
+// TestLimitsChange lowers the limits of a stream that holds more.
 func TestLimitsChange(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -347,14 +263,9 @@ func TestLimitsChange(t *testing.T) {
 		}
 	}
 	b.kill()
-	b.otherBoot()
-	reserve := b.reserved("A")
 	b.options.Streams[0].MaxBytes = 1 << 20
 	b.options.Streams[0].MaxMsgs = 20
 	b.start()
-	if last := b.last("A"); last <= reserve {
-		t.Errorf("the stream is at %d, not above its reserve %d", last, reserve)
-	}
 	b.add("a2", 1, 3)
 	st, err := b.js.Stream(b.ctx(), "A")
 	if err != nil {

@@ -194,7 +194,7 @@ func (s *Store) badBlocks(ctx context.Context, st *stream, from Position) ([]int
 
 // mendOnline puts blocks of a stream right while the server is there: JetStream is stopped for it, and nothing is published meanwhile.
 func (s *Store) mendOnline(ctx context.Context, st *stream, numbers []int) error {
-	if s.server.Pause == nil {
+	if s.server().Pause == nil {
 		return fmt.Errorf("%w: blocks %v are damaged", ErrUnavailable, numbers)
 	}
 	release, err := s.keeper.hold(ctx) // as in Leap
@@ -211,27 +211,29 @@ func (s *Store) mendOnline(ctx context.Context, st *stream, numbers []int) error
 	return s.keeper.refresh(ctx)
 }
 
-// mendStill keeps everybody else from publishing, and mends.
+// mendStill keeps everybody else from publishing, and mends. Capture goes on in the journal.
 func (s *Store) mendStill(ctx context.Context, st *stream, numbers []int) error {
+	p := s.publisher
 	select {
-	case s.committer.gate <- struct{}{}:
+	case p.turn <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-s.committer.gate }()
-	if err := s.commit(); err != nil { // so that what is counted is what is there
-		return err
-	}
+	defer func() { <-p.turn }()
 	files := s.files(st)
 	var mended error
-	if err := s.server.Pause(func() { mended = s.mendBlocks(files, numbers) }); err != nil {
+	if err := s.server().Pause(func() { mended = s.mendBlocks(files, numbers) }); err != nil {
 		return err
 	}
 	if mended != nil {
 		return mended
 	}
-	if err := s.lookUp(st); err != nil {
+	last, err := s.position(ctx, st)
+	if err != nil {
 		return err
+	}
+	if last < st.last {
+		p.rewind(st, last)
 	}
 	return s.recount(ctx, st)
 }

@@ -36,15 +36,14 @@ func (s *Store) markerFile(st *stream) *stateFile {
 	return newStateFile(filepath.Join(s.home, "move-"+st.name()))
 }
 
-// move gives the records of a stream from keep on new sequences above to, in order, with their IDs and headers. The caller holds committer.gate. It is
+// move gives the records of a stream from keep on new sequences above to, in order, with their IDs and headers. The caller holds committer.gate and publisher.turn, and the ring has nothing of the stream. It is
 // done so that a crash at any point leaves something that resumeMove can finish or undo:
 //
 //  1. The records are copied to a side stream. Crash: the stream is untouched; the side stream is removed at the next start.
 //  2. syncfs, then the marker, on flash. From here the side stream is the truth about these records, and the move is finished, not undone.
-//  3. A reserve above what is to come is put on flash.
-//  4. The originals are removed and the stream is raised to the sequence: both can be done again.
-//  5. The copies are stored above it. Crash: those that are there are counted, and the rest follows; nothing else is stored meanwhile.
-//  6. syncfs, the counters are told and saved, then the side stream and the marker are removed. Crash between: everything is found to be there already.
+//  3. The originals are removed and the stream is raised to the sequence: both can be done again.
+//  4. The copies are stored above it. Crash: those that are there are counted, and the rest follows; nothing else is stored meanwhile.
+//  5. syncfs, the counters are told and saved, then the side stream and the marker are removed. Crash between: everything is found to be there already.
 //
 // The uplink must not read the stream meanwhile: it calls Leap before it makes its consumer.
 func (s *Store) move(ctx context.Context, st *stream, to, keep Position) error {
@@ -78,6 +77,19 @@ func (s *Store) move(ctx context.Context, st *stream, to, keep Position) error {
 	return s.finishMove(ctx, st, m)
 }
 
+// moving reports whether a move of a stream was interrupted behind its marker.
+func (s *Store) moving(st *stream) (bool, error) {
+	f := s.markerFile(st)
+	for i := range 2 {
+		if _, err := os.Stat(f.copyPath(i)); err == nil {
+			return true, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // resumeMove finishes a move that was interrupted behind its marker, and removes what one before it has left.
 func (s *Store) resumeMove(ctx context.Context, st *stream) error {
 	var m moveMarker
@@ -96,7 +108,7 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 	js := s.wire.js
 	side, err := js.Stream(ctx, sideStream(st.name()))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return s.dropMarker(st) // removed in step 6
+		return s.dropMarker(st) // removed in step 5
 	}
 	if err != nil {
 		return err
@@ -104,9 +116,6 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 	// The originals must be counted, on flash, before they are removed: the copies are taken for counted ones.
 	s.counters.moved(st.name(), m.Keep, m.To)
 	if err := errors.Join(s.recount(ctx, st), s.counters.save()); err != nil {
-		return err
-	}
-	if err := s.reserveAbove(st, m.To+Position(side.CachedInfo().State.Msgs)); err != nil {
 		return err
 	}
 	if err := s.clearBelow(ctx, st, m); err != nil {
@@ -153,40 +162,57 @@ func (s *Store) dropMarker(st *stream) error {
 	return syncDir(s.home)
 }
 
-// copyOut copies the captured records from keep on.
-func (s *Store) copyOut(ctx context.Context, st *stream, side jetstream.Stream, keep Position) error {
-	var run []*item
-	src := &source{name: sideStream(st.name())}
-	last := Position(0)
-	flush := func() error {
-		if len(run) == 0 {
-			return nil
-		}
-		ticket, err := s.wire.publish(run)
-		if err != nil {
-			return err
-		}
-		a := s.wire.await(ticket, st.fence())
-		if a.err != nil {
-			return s.explain(a.err)
-		}
-		if last += Position(len(run)); a.seq != last {
-			return fmt.Errorf("the side stream is at %d, want %d", a.seq, last)
-		}
-		run = run[:0]
+// run is a number of messages that are stored one behind the other.
+type run struct {
+	s    *Store
+	st   *stream  // whose fence shows that the server has dealt with it
+	last Position // where the messages before it lie
+	msgs []*nats.Msg
+}
+
+// add takes a message, and stores what there is if it is enough.
+func (r *run) add(m *nats.Msg) error {
+	if r.msgs = append(r.msgs, m); len(r.msgs) < moveChunk {
 		return nil
 	}
-	err := s.read(ctx, st.name(), DataSubject(s.Leaf(), st.name(), ">"), keep, func(m jetstream.Msg) error {
-		run = append(run, &item{source: src, msg: nats.Msg{Subject: sideSubject(st.name()) + m.Subject(), Header: m.Headers(), Data: m.Data()}})
-		if len(run) < moveChunk {
-			return nil
+	return r.flush()
+}
+
+// flush stores the messages and waits for the acknowledgement.
+func (r *run) flush() error {
+	if len(r.msgs) == 0 {
+		return nil
+	}
+	w := r.s.wire
+	var ticket uint64
+	for i, m := range r.msgs {
+		var err error
+		order(m, r.last+Position(i))
+		if ticket, err = w.send(m, i == len(r.msgs)-1); err != nil {
+			return classify(err)
 		}
-		return flush()
+	}
+	a := w.await(ticket, r.st.fence())
+	if a.err != nil {
+		return r.s.explain(a.err)
+	}
+	if r.last += Position(len(r.msgs)); a.seq != r.last {
+		return fmt.Errorf("%w: the stream is at %d, want %d", ErrUnavailable, a.seq, r.last)
+	}
+	r.msgs = r.msgs[:0]
+	return nil
+}
+
+// copyOut copies the captured records from keep on.
+func (s *Store) copyOut(ctx context.Context, st *stream, side jetstream.Stream, keep Position) error {
+	out := &run{s: s, st: st}
+	err := s.read(ctx, st.name(), DataSubject(s.Leaf(), st.name(), ">"), keep, func(m jetstream.Msg) error {
+		return out.add(&nats.Msg{Subject: sideSubject(st.name()) + m.Subject(), Header: m.Headers(), Data: m.Data()})
 	})
 	if err != nil {
 		return err
 	}
-	return flush()
+	return out.flush()
 }
 
 // clearBelow removes the originals and raises the stream to the marker's sequence.
@@ -248,7 +274,6 @@ func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Str
 	if err != nil {
 		return false, err
 	}
-	st.doubt = nil
 	st.reached(Position(js.CachedInfo().State.LastSeq))
 	back := uint64(0)
 	if st.last > to {
@@ -257,30 +282,19 @@ func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Str
 			return false, err
 		}
 	}
-	src := &source{name: sideStream(st.name()), stream: st, moving: true}
-	src.stored.high = back
+	in := &run{s: s, st: st, last: st.last}
 	prefix := sideSubject(st.name())
-	c := &call{}
-	flush := func() error {
-		s.publish([]*call{c})
-		err := c.outcome()
-		c.items = c.items[:0]
-		return err
-	}
 	n := uint64(0)
 	err = s.read(ctx, sideStream(st.name()), ">", 1, func(m jetstream.Msg) error {
 		if n++; n <= back {
 			return nil
 		}
-		c.items = append(c.items, item{source: src, seq: n, msg: nats.Msg{Subject: strings.TrimPrefix(m.Subject(), prefix), Header: m.Headers(), Data: m.Data()}})
-		if len(c.items) < moveChunk {
-			return nil
-		}
-		return flush()
+		return in.add(&nats.Msg{Subject: strings.TrimPrefix(m.Subject(), prefix), Header: m.Headers(), Data: m.Data()})
 	})
 	if err == nil {
-		err = flush()
+		err = in.flush()
 	}
+	st.reached(in.last)
 	return errors.Is(err, ErrUnavailable), err
 }
 

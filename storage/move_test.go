@@ -56,9 +56,6 @@ func TestLeap(t *testing.T) {
 			if err := s.Leap(b.ctx(), "A", above, keep); err != nil {
 				t.Fatal(err)
 			}
-			if r := b.reservedNow("A"); r < above {
-				t.Errorf("the reserve is %d, below %d", r, above)
-			}
 			b.add("a1", 11, 12)
 			want := append(slices.Clone(c.moved), "a1 11", "a1 12")
 			top := max(above, last)
@@ -84,9 +81,6 @@ func TestLeap(t *testing.T) {
 		})
 	}
 }
-
-// reservedNow is the reserve on flash of the running store.
-func (b *bed) reservedNow(stream string) Position { return b.s.reserve.of(stream).Reserve }
 
 // account checks that the counters of a stream balance: so many stored, none dropped.
 func (b *bed) account(stream string, stored uint64) {
@@ -178,35 +172,33 @@ func (f failingStream) DeleteMsg(ctx context.Context, seq uint64) error {
 	return f.Stream.DeleteMsg(ctx, seq)
 }
 
-// TestMoveCutAnywhere cuts a move off before each of its requests and syncs, with a killed process and with a new boot, and expects that the start after
+// TestMoveCutAnywhere cuts a move off before each of its requests and syncs, with a killed process, and expects that the start after
 // it and another Leap leave every record there once, in order, above the hub's.
 func TestMoveCutAnywhere(t *testing.T) {
 	for _, form := range []struct {
 		name     string
 		distance Position
 	}{{"near", 50}, {"far", 1 << 40}} {
-		for _, boot := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/otherboot=%v", form.name, boot), func(t *testing.T) {
-				t.Parallel() // most of it is waiting
-				cuts, step := 0, 1
-				if testing.Short() {
-					step = 5
-				}
-				for n, done := 0, false; !done; n += step {
-					done = cutMove(t, form.distance, n, boot)
-					cuts = n
-				}
-				t.Logf("cut off at %d places", cuts/step)
-				if cuts < 10 {
-					t.Errorf("the move ended before the cut number %d: nothing was tested", cuts)
-				}
-			})
-		}
+		t.Run(form.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			cuts, step := 0, 1
+			if testing.Short() {
+				step = 5
+			}
+			for n, done := 0, false; !done; n += step {
+				done = cutMove(t, form.distance, n)
+				cuts = n
+			}
+			t.Logf("cut off at %d places", cuts/step)
+			if cuts < 10 {
+				t.Errorf("the move ended before the cut number %d: nothing was tested", cuts)
+			}
+		})
 	}
 }
 
 // cutMove cuts a move at the nth request and reports whether it got through without a cut.
-func cutMove(t *testing.T, distance Position, n int, otherBoot bool) (done bool) {
+func cutMove(t *testing.T, distance Position, n int) (done bool) {
 	b := newBed(t)
 	s := b.start()
 	defer b.crash()
@@ -227,9 +219,6 @@ func cutMove(t *testing.T, distance Position, n int, otherBoot bool) (done bool)
 		t.Fatalf("cut %d: %v", n, err)
 	}
 	b.kill()
-	if otherBoot {
-		b.otherBoot()
-	}
 	s = b.start()
 	if err := s.Leap(b.ctx(), "A", above, b.firstUnsent(above, keep)); err != nil {
 		t.Fatalf("cut %d: Leap again: %v", n, err)

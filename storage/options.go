@@ -5,12 +5,15 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
 // Defaults of the configuration; each is stated only here.
 const (
 	defaultBudget      = 4 << 30
 	defaultReserveFree = 256 << 20
+	defaultJournal     = journal.DefaultSegments * journal.DefaultSegmentBytes
 	defaultMaxRecords  = 1024
 	defaultMaxDelay    = 5 * time.Millisecond
 	defaultStreamBytes = 1 << 30
@@ -24,6 +27,7 @@ const (
 	maxGroupRecords = 4096       // the server queues 10,000 publishes per stream before it drops them
 	maxGroupDelay   = time.Hour  // a device waits that long for its acknowledgement
 	maxRecordSize   = 1008 << 10 // with its headers below 1 MiB, the max_payload that servers have unless told otherwise, the hub's too
+	maxPayload      = 1 << 20    // the server's
 	maxPriority     = 9
 	maxTokenLength  = 64 // leaf, stream and source names are subject tokens and file names
 )
@@ -36,12 +40,18 @@ const (
 
 // Config is the storage section of the configuration.
 type Config struct {
-	Budget        int64  `yaml:"budget" unit:"bytes" doc:"what all streams together may take on disk"`
-	ReserveFree   int64  `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
-	Endurance     int64  `yaml:"endurance" unit:"bytes" doc:"what the card or disk can take in its life, by its data sheet (TBW), to tell how long it will last; 0: not known"`
-	Key           string `yaml:"key" doc:"file with a key: everything in the data directory is encrypted with it; only a new store takes one; empty: not encrypted"`
-	AllowVolatile bool   `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
-	Commit        Commit `yaml:"commit" doc:"how records share one flush"`
+	Budget        int64   `yaml:"budget" unit:"bytes" doc:"what all streams together may take on disk"`
+	ReserveFree   int64   `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
+	Endurance     int64   `yaml:"endurance" unit:"bytes" doc:"what the card or disk can take in its life, by its data sheet (TBW), to tell how long it will last; 0: not known"`
+	Key           string  `yaml:"key" doc:"file with a key: everything in the data directory is encrypted with it; only a new store takes one; empty: not encrypted"`
+	AllowVolatile bool    `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
+	Commit        Commit  `yaml:"commit" doc:"how records share one flush"`
+	Journal       Journal `yaml:"journal" doc:"where records are safe before their streams have them"`
+}
+
+// Journal is the ring in front of the streams.
+type Journal struct {
+	Size int64 `yaml:"size" unit:"bytes" doc:"what the journal takes on disk, all at once and for good: so much is captured while the streams take nothing"`
 }
 
 // Commit says how many records share one flush. See Append for what the two mean to a caller.
@@ -55,6 +65,7 @@ func (c *Config) SetDefaults() {
 	c.Budget = defaultBudget
 	c.ReserveFree = defaultReserveFree
 	c.Commit = Commit{MaxRecords: defaultMaxRecords, MaxDelay: defaultMaxDelay}
+	c.Journal = Journal{Size: defaultJournal}
 }
 
 // Validate reports impossible values. Key is relative to the section.
@@ -67,6 +78,9 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	}
 	if c.Endurance < 0 {
 		fault("endurance", "is negative", "give what the card or disk can take, such as 30TB, or leave it out")
+	}
+	if n := c.Journal.Size; n < minJournal || n > maxJournal {
+		fault("journal.size", fmt.Sprintf("is %d", n), "choose 1MiB to 4GiB")
 	}
 	if n := c.Commit.MaxRecords; n < 1 || n > maxGroupRecords {
 		fault("commit.max_records", fmt.Sprintf("is %d", n), fmt.Sprintf("choose 1 to %d", maxGroupRecords))
@@ -138,7 +152,7 @@ const minStreamBytes = 1 << 20
 type Options struct {
 	Leaf    string                   // name of this gateway, a subject token
 	Dir     string                   // the data directory; the server's JetStream lives in its folder jetstream
-	Config                           // a zero Budget means the defaults of it and of ReserveFree, a zero Commit those of Commit
+	Config                           // a zero Budget means the defaults of it and of ReserveFree, a zero Commit or Journal theirs
 	Streams []StreamConfig           // captured streams; zero MaxBytes, MaxMsgSize and WhenFull mean the defaults
 	Sources map[string]string        // source name to the stream it goes into
 	TTL     map[string]time.Duration // source name to how long its records are worth sending; none: for ever. All sources of a stream have the same
@@ -154,6 +168,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Budget, o.ReserveFree = d.Budget, d.ReserveFree
 	}
 	o.Commit = orDefault(o.Commit, d.Commit)
+	o.Journal = orDefault(o.Journal, Journal{Size: max(min(d.Journal.Size, o.Budget/4), minJournal)})
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -194,6 +209,24 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	return o, first
+}
+
+// Bounds of the journal's size.
+const (
+	minJournal = 1 << 20
+	maxJournal = 4 << 30
+)
+
+// ring says how the journal is cut into segments: each has room for two of the largest records, or there are fewer of them.
+func (o Options) ring(dir string, key []byte) journal.Options {
+	const page = 4096
+	largest := int64(0)
+	for _, c := range o.Streams {
+		largest = max(largest, c.MaxMsgSize)
+	}
+	size := max(o.Journal.Size/journal.DefaultSegments, 2*(largest+maxHeaders+maxSubject+page))
+	size = min(size, journal.MaxSegmentBytes) / page * page
+	return journal.Options{Dir: dir, SegmentBytes: size, Segments: int(max(o.Journal.Size/size, 4)), Reserve: 1, Key: key}
 }
 
 func orDefault[T comparable](v, d T) T {

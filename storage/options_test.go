@@ -77,7 +77,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestOptionsKeepExplicitZeros(t *testing.T) {
-	o, err := Options{Leaf: "l", Dir: "d", Config: Config{Budget: 1, Commit: Commit{MaxRecords: 1}}}.withDefaults()
+	o, err := Options{Leaf: "l", Dir: "d", Config: Config{Budget: 8 << 20, Commit: Commit{MaxRecords: 1}}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,92 +1,86 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
-// TestNoAcknowledgementBeforeItsSync holds every sync back and looks that Append does so too, and that the sync which answers a call began after all
-// of its records had been stored.
+// TestNoAcknowledgementBeforeItsSync holds the ring back and looks that Append does so too, and that nothing is published before its group is on flash.
 func TestNoAcknowledgementBeforeItsSync(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
-	began := make(chan Position, 16)
+	before := b.last("A")
+	began := make(chan int, 16)
 	let := make(chan struct{})
-	setSync(s, func(fd int) error {
-		began <- Position(s.byName["A"].published.Load())
-		<-let
-		return nil
-	})
+	b.ring(func(g []journal.Entry) error { began <- len(g); <-let; return nil })
 	done := make(chan error, 1)
 	go func() { done <- s.Append(context.Background(), b.record("a1", 1), b.record("a1", 2)) }()
-	at := <-began
-	recs := b.captured("A")
-	if len(recs) != 2 || at < recs[1].Position {
-		t.Fatalf("the sync began at %d, records are %v", at, recs)
+	if n := <-began; n != 2 {
+		t.Fatalf("the group has %d records, want 2", n)
 	}
-	// A second call is published while the first one's sync goes on, and needs another sync.
 	second := make(chan error, 1)
 	go func() { second <- s.Append(context.Background(), b.record("a2", 1)) }()
-	poll(t, "the second call is published", func() bool { return b.last("A") > recs[1].Position })
+	poll(t, "the second call is queued", func() bool {
+		s.committer.mu.Lock()
+		defer s.committer.mu.Unlock()
+		return s.committer.queued == 1
+	})
 	select {
 	case err := <-done:
-		t.Fatalf("acknowledged before its sync ended: %v", err)
+		t.Fatalf("acknowledged before it was on flash: %v", err)
 	case err := <-second:
-		t.Fatalf("the second call was acknowledged before the sync ended: %v", err)
+		t.Fatalf("the second call was acknowledged before it was on flash: %v", err)
 	default:
+	}
+	if at := b.last("A"); at != before {
+		t.Fatalf("the stream is at %d before anything is on flash, was at %d", at, before)
 	}
 	let <- struct{}{}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	<-began
 	select {
 	case err := <-second:
-		t.Fatalf("the second call was acknowledged by a sync that began before it was stored: %v", err)
-	case <-began:
+		t.Fatalf("the second call was acknowledged with the first one's flush: %v", err)
+	default:
 	}
 	close(let)
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}
+	b.expect("A", "a1 1", "a1 2", "a2 1")
 }
 
-// TestSyncErrorIsFinal fails one sync; the next would succeed, with the data gone.
+// TestSyncErrorIsFinal fails the sync of a checkpoint; the next would succeed, with the data gone.
 func TestSyncErrorIsFinal(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
-	b.add("a1", 1, 1)
-	began := make(chan struct{}, 16)
-	let := make(chan struct{})
+	b.add("a1", 1, 10)
 	fails := errors.New("input/output error")
 	calls := 0
 	setSync(s, func(fd int) error {
-		began <- struct{}{}
-		<-let
 		if calls++; calls == 1 {
 			return fails
 		}
 		return nil
 	})
-	first, second := make(chan error, 1), make(chan error, 1)
-	go func() { first <- s.Append(context.Background(), b.record("a1", 2)) }()
-	<-began
-	before := b.last("A")
-	go func() { second <- s.Append(context.Background(), b.record("a2", 1)) }()
-	poll(t, "the second call is published", func() bool { return b.last("A") > before })
-	close(let)
-	for i, ch := range []chan error{first, second} {
-		if err := <-ch; !errors.Is(err, ErrFailing) || !errors.Is(err, fails) {
-			t.Errorf("call %d: %v, want ErrFailing and its cause", i+1, err)
-		}
-	}
-	if err := s.Append(b.ctx(), b.record("a1", 3)); !errors.Is(err, ErrFailing) {
-		t.Errorf("a later call: %v, want ErrFailing", err)
+	before := s.ring.State().Checkpoint
+	s.publisher.want()
+	poll(t, "the store fails", func() bool { return s.failed() != nil })
+	if err := s.Append(b.ctx(), b.record("a1", 11)); !errors.Is(err, ErrFailing) || !errors.Is(err, fails) {
+		t.Errorf("Append: %v, want ErrFailing and its cause", err)
 	}
 	if st := s.Streams()[0]; !errors.Is(st.Err, ErrFailing) {
 		t.Errorf("Streams: Err = %v, want ErrFailing", st.Err)
@@ -94,13 +88,29 @@ func TestSyncErrorIsFinal(t *testing.T) {
 	if err := s.Probe(b.ctx()); !errors.Is(err, ErrFailing) {
 		t.Errorf("Probe: %v, want ErrFailing", err)
 	}
-	last := b.last("A")
-	b.crash()
-	// The page cache of the same kernel is not to be trusted any more.
-	b.start()
-	if now := b.read("A"); now[len(now)-1].Position <= last+reserveChunk/2 {
-		t.Errorf("after a failed sync the next start went on at %d, behind %d", now[len(now)-1].Position, last)
+	if now := s.ring.State().Checkpoint; now != before {
+		t.Errorf("the checkpoint went from %d to %d by a sync that failed", before, now)
 	}
+	b.crash()
+	b.start() // and reads the streams from the medium
+	b.add("a1", 1, 1)
+	if got := b.captured("A"); len(got) != 11 {
+		t.Errorf("%d records after a start, want 11", len(got))
+	}
+}
+
+// TestRingErrorIsFinal fails one write of the ring.
+func TestRingErrorIsFinal(t *testing.T) {
+	b := newBed(t)
+	s := b.start()
+	b.add("a1", 1, 1)
+	b.ring(func([]journal.Entry) error { return journal.ErrFailed })
+	for n := uint64(2); n < 4; n++ {
+		if err := s.Append(b.ctx(), b.record("a1", n)); !errors.Is(err, ErrFailing) {
+			t.Errorf("Append: %v, want ErrFailing", err)
+		}
+	}
+	b.expect("A", "a1 1")
 }
 
 func TestRetryIsNotStoredTwice(t *testing.T) {
@@ -112,7 +122,7 @@ func TestRetryIsNotStoredTwice(t *testing.T) {
 	// A caller that gave up while its records were on their way.
 	let := make(chan struct{})
 	began := make(chan struct{}, 16)
-	setSync(s, func(fd int) error { began <- struct{}{}; <-let; return nil })
+	b.ring(func([]journal.Entry) error { began <- struct{}{}; <-let; return nil })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Append(ctx, b.record("a1", 5)) }()
@@ -124,170 +134,177 @@ func TestRetryIsNotStoredTwice(t *testing.T) {
 	close(let)
 	b.add("a1", 5, 6)
 	b.expect("A", "a1 1", "a1 2", "a1 3", "a1 4", "a1 5", "a1 6")
-	st := s.Streams()[0]
-	if st.Stored != 6 || st.Waiting != 6 {
+	if st := s.Streams()[0]; st.Stored != 6 || st.Waiting != 6 {
 		t.Errorf("counted %+v, want 6 stored and waiting", st.StreamCounters)
+	}
+	if err := s.Append(b.ctx(), b.record("a1", 8), b.record("a1", 7)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("records that are not in order: %v, want ErrInvalid", err)
 	}
 }
 
-// TestUnknownOutcome takes the acknowledgements away, so that nobody knows what was stored, and gives them back.
+// impatient makes the store wait for the server for a moment only, and cure it at once.
+func (b *bed) impatient() {
+	s := b.s
+	s.publisher.turn <- struct{}{}
+	s.wire.patience, s.wire.limit = 20*time.Millisecond, 2*time.Second
+	s.cured = time.Time{}
+	<-s.publisher.turn
+}
+
+// TestUnknownOutcome takes the acknowledgements away, so that nobody knows what was stored, and gives them back. Append does not notice.
 func TestUnknownOutcome(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
 	b.add("a1", 1, 2)
-	s.committer.gate <- struct{}{}
+	b.settle()
+	b.impatient()
+	s.publisher.turn <- struct{}{}
 	w := s.wire
-	w.patience, w.limit = 20*time.Millisecond, 50*time.Millisecond
-	if err := w.sub.Unsubscribe(); err != nil {
+	w.limit = 50 * time.Millisecond
+	err := w.sub.Unsubscribe()
+	<-s.publisher.turn
+	if err != nil {
 		t.Fatal(err)
 	}
-	<-s.committer.gate
-	err := s.Append(b.ctx(), b.record("a1", 3), b.record("a1", 4))
-	if !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("Append without acknowledgements: %v, want ErrUnavailable", err)
-	}
+	b.add("a1", 3, 4)
+	poll(t, "the stream is in trouble", func() bool { return errors.Is(s.Streams()[0].Err, ErrUnavailable) })
 	if b.restarts != 1 {
 		t.Errorf("JetStream was restarted %d times, want once", b.restarts)
 	}
-	if st := s.Streams()[0]; !errors.Is(st.Err, ErrUnavailable) {
-		t.Errorf("Streams: Err = %v, want ErrUnavailable", st.Err)
-	}
-	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == 4 })
-	s.committer.gate <- struct{}{}
+	b.add("a1", 5, 5)
+	s.publisher.turn <- struct{}{}
 	w.limit = ackLimit
-	if w.sub, err = w.nc.ChanSubscribe(w.inbox+"*", w.acks); err != nil {
+	w.sub, err = w.nc.ChanSubscribe(w.inbox+"*", w.acks)
+	<-s.publisher.turn
+	if err != nil {
 		t.Fatal(err)
 	}
-	<-s.committer.gate
-	b.add("a1", 3, 5)
+	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == 5 })
 	b.expect("A", "a1 1", "a1 2", "a1 3", "a1 4", "a1 5")
-	if st := s.Streams()[0]; st.Err != nil || st.Stored != 5 {
-		t.Errorf("Streams: %+v, want 5 stored and no error", st)
+	poll(t, "the trouble is over", func() bool { return s.Streams()[0].Err == nil })
+	if st := s.Streams()[0]; st.Stored != 5 {
+		t.Errorf("Streams: %+v, want 5 stored", st)
 	}
 }
 
-// TestRefusedInTheMiddle lets the server refuse one record of a group whose form the store thinks good. Neither the records of other callers nor the
-// order of its own source may suffer.
-func TestRefusedInTheMiddle(t *testing.T) {
+// TestRefusedAfterAll lets the server refuse a record whose form the store thinks good, after it was acknowledged. Those behind it must lie where they were
+// promised to lie, and the record must not be lost.
+func TestRefusedAfterAll(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
 	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 400 })
+	at := b.last("A")
 	big := b.record("a1", 2)
 	big.Data = make([]byte, 1000)
-	group := []*call{
-		b.call(b.record("a1", 1), big),
-		b.call(b.record("a2", 1)),
-		b.call(b.record("a1", 3)),
-		b.call(b.record("b1", 1)),
+	if err := s.Append(b.ctx(), b.record("a1", 1), big, b.record("a2", 1), b.record("a1", 3), b.record("b1", 1)); err != nil {
+		t.Fatal(err)
 	}
-	errs := b.group(group)
-	var invalid *InvalidError
-	if !errors.As(errs[0], &invalid) || invalid.Index != 1 || invalid.Source != "a1" || invalid.Seq != 2 {
-		t.Errorf("the call with the large record: %v, want an InvalidError for record 2 of a1", errs[0])
-	}
-	for i, err := range errs[1:] {
-		if err != nil {
-			t.Errorf("call %d: %v", i+2, err)
-		}
-	}
+	poll(t, "the records behind are stored", func() bool { return len(b.captured("A")) == 3 })
 	b.expect("A", "a1 1", "a2 1", "a1 3")
 	b.expect("B", "b1 1")
-	// The refused one cannot come behind its successors, whatever the server says now.
-	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 })
-	if err := s.Append(b.ctx(), big); !errors.Is(err, ErrInvalid) {
-		t.Errorf("the refused record again: %v, want ErrInvalid", err)
+	for i, k := range b.captured("A") {
+		if want := at + []Position{1, 3, 4}[i]; k.Position != want {
+			t.Errorf("%v lies at %d, want %d", k.ID, k.Position, want)
+		}
 	}
-	b.add("a1", 1, 1)
-	b.add("a1", 3, 4)
+	poll(t, "a gap record tells of it", func() bool { return s.Streams()[0].Dropped[GapRefused] == 1 })
+	if st := s.Streams()[0]; st.Stored != 4 || st.Waiting != 3 {
+		t.Errorf("counted %+v, want 4 stored, 3 waiting", st.StreamCounters)
+	}
+	raw, err := os.ReadFile(filepath.Join(s.Home(), "quarantine", "A"))
+	var q Quarantined
+	if err == nil {
+		err = json.Unmarshal(raw, &q)
+	}
+	if err != nil || q.Sequence != at+2 || !bytes.Equal(q.Data, big.Data) || !strings.Contains(q.Reason, "maximum") {
+		t.Errorf("set aside: %+v, %v", q, err)
+	}
+	if err := s.Append(b.ctx(), big); err != nil {
+		t.Errorf("the refused record again: %v, want it known as acknowledged", err)
+	}
+	b.add("a1", 4, 4)
 	b.expect("A", "a1 1", "a2 1", "a1 3", "a1 4")
-	if st := s.Streams()[0]; st.Stored != 4 {
-		t.Errorf("%d counted as stored, want 4", st.Stored)
-	}
 }
 
-// TestFullInTheMiddle lets the server's backstop refuse the end of a group, then gives room.
-func TestFullInTheMiddle(t *testing.T) {
+// TestStreamTakesNothing lets the server's backstop refuse one stream. The other goes on, Append takes records of both, and everything is there when
+// there is room again, in order.
+func TestStreamTakesNothing(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
 	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgs = 4 }) // one is the epoch record
-	errs := b.group([]*call{
-		b.call(b.record("a1", 1), b.record("a1", 2)),
-		b.call(b.record("a2", 1), b.record("a2", 2)),
-		b.call(b.record("b1", 1)),
-	})
-	if errs[0] != nil || !errors.Is(errs[1], ErrFull) || errs[2] != nil {
-		t.Fatalf("errors %v, want only the second call to be full", errs)
+	if err := s.Append(b.ctx(), b.record("a1", 1), b.record("a1", 2), b.record("a2", 1), b.record("a2", 2), b.record("b1", 1)); err != nil {
+		t.Fatal(err)
 	}
-	if st := s.Streams()[0]; !st.Full || !errors.Is(st.Err, ErrFull) {
-		t.Errorf("Streams: %+v, want full", st)
-	}
+	poll(t, "the stream is full", func() bool { return errors.Is(s.Streams()[0].Err, ErrFull) })
+	b.add("b1", 2, 3)
+	poll(t, "the other stream goes on", func() bool { return len(b.captured("B")) == 3 })
+	b.add("a2", 3, 3)
 	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
-	b.add("a2", 1, 3)
+	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == 5 })
 	b.expect("A", "a1 1", "a1 2", "a2 1", "a2 2", "a2 3")
 	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Stored != 5 {
 		t.Errorf("Streams: %+v, want room and 5 stored", st)
 	}
 }
 
-// TestFullBetweenFlights refuses a large record in the first of two runs of one call, while there is room for the small ones of the second.
-func TestFullBetweenFlights(t *testing.T) {
+// TestRingFull fills the ring while a stream takes nothing: back-pressure, and everything goes on when the stream does.
+func TestRingFull(t *testing.T) {
+	b := newBed(t)
+	b.options.Journal.Size = 1 << 20
+	s := b.start()
+	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1 })
+	n := uint64(0)
+	var err error
+	for err == nil {
+		n++
+		r := b.record("a1", n)
+		r.Data = make([]byte, 20_000)
+		err = s.Append(b.ctx(), r)
+	}
+	if !errors.Is(err, ErrFull) || n < 30 {
+		t.Fatalf("record %d: %v, want ErrFull when the ring is full", n, err)
+	}
+	b.crash() // a start on a full ring
+	s = b.start()
+	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == int(n-1) })
+	b.add("a1", 1, 100)
+	if st := s.Streams()[0]; st.Stored != n-1+100 || st.Waiting != n-1+100 {
+		t.Errorf("counted %+v, want %d stored and waiting", st.StreamCounters, n-1+100)
+	}
+}
+
+// TestStreamLosesRecords takes records out of a running stream behind the store's back, as a server does that reads its files anew from a disk that has
+// lost them: they are stored again where they were.
+func TestStreamLosesRecords(t *testing.T) {
 	b := newBed(t)
 	s := b.start()
-	recs := make([]Record, maxGroupRecords+100)
-	for i := range recs {
-		recs[i] = b.record("a1", uint64(i+1))
+	b.add("a1", 1, 20)
+	at := b.last("A")
+	s.publisher.turn <- struct{}{} // nothing is published meanwhile
+	b.srv.Shutdown()
+	b.srv.WaitForShutdown()
+	blocks, err := filepath.Glob(filepath.Join(b.dir, "jetstream", account, "streams", "A", "msgs", "*.blk"))
+	if err != nil || len(blocks) != 1 {
+		t.Fatalf("blocks %v, %v", blocks, err)
 	}
-	recs[maxGroupRecords-10].Data = make([]byte, 60_000)
-	room := int64(30_000)
-	for _, it := range b.call(recs...).items {
-		if room += int64(it.size); it.seq == maxGroupRecords-10 {
-			break
-		}
+	info, err := os.Stat(blocks[0])
+	if err == nil {
+		err = errors.Join(os.Truncate(blocks[0], info.Size()-2000), os.Remove(filepath.Join(filepath.Dir(blocks[0]), "index.db")))
 	}
-	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxBytes = room })
-	if err := s.Append(b.ctx(), recs...); !errors.Is(err, ErrFull) {
-		t.Fatalf("Append: %v, want ErrFull", err)
-	}
-	if got := b.captured("A"); got[len(got)-1].Seq != maxGroupRecords-10 {
-		t.Fatalf("the last record stored is %d, want %d, before the large one", got[len(got)-1].Seq, maxGroupRecords-10)
-	}
-	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 })
-	if err := s.Append(b.ctx(), recs...); err != nil {
+	<-s.publisher.turn
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i, k := range b.captured("A") {
-		if k.Seq != uint64(i+1) {
-			t.Fatalf("record %d is %v", i+1, k.ID)
-		}
+	b.crash()
+	b.start()
+	b.add("a1", 1, 1)
+	got := b.captured("A")
+	if len(got) != 21 || got[19].Position != at || got[20].Position != at+2 {
+		t.Errorf("%d records, %v, want 21 with the 20th at %d again", len(got), got, at)
 	}
-}
-
-// call makes a call as Append does.
-func (b *bed) call(recs ...Record) *call {
-	b.t.Helper()
-	c, err := b.s.prepare(recs, time.Now())
-	if err != nil {
-		b.t.Fatal(err)
+	if st := b.s.Streams()[0]; st.Stored != 21 || len(st.Dropped) != 0 {
+		t.Errorf("counted %+v, want 21 stored and none lost", st.StreamCounters)
 	}
-	c.done = make(chan error, 1)
-	if err := b.s.admit(b.ctx(), c); err != nil {
-		b.t.Fatal(err)
-	}
-	return c
-}
-
-// group publishes calls as one group and returns their outcomes.
-func (b *bed) group(group []*call) []error {
-	s := b.s
-	s.committer.gate <- struct{}{}
-	s.publish(group)
-	<-s.committer.gate
-	s.committer.hand(group)
-	var errs []error
-	for _, c := range group {
-		errs = append(errs, <-c.done)
-	}
-	return errs
 }
 
 // alter changes a stream behind the store's back.
@@ -309,26 +326,6 @@ func setSync(s *Store, f func(fd int) error) {
 	s.syncMu.Lock()
 	defer s.syncMu.Unlock()
 	s.syncfs = f
-}
-
-// countSyncs counts the calls of syncfs from now on.
-func countSyncs(s *Store) func() int {
-	var mu sync.Mutex
-	n := 0
-	s.syncMu.Lock()
-	defer s.syncMu.Unlock()
-	real := s.syncfs
-	s.syncfs = func(fd int) error {
-		mu.Lock()
-		n++
-		mu.Unlock()
-		return real(fd)
-	}
-	return func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return n
-	}
 }
 
 // TestAppendWithoutAnswerFromFullStream fills a stream and takes the server away: the look at the stream, which room for more has to begin with, fails.

@@ -1,336 +1,501 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
-// publish puts the records of a group into their streams, in order, and notes in each item whether it is in its stream or why not. The caller
-// holds committer.gate.
-func (s *Store) publish(group []*call) {
-	var touched []*stream
-	for _, c := range group {
-		for i := range c.items {
-			it := &c.items[i]
-			st := it.source.stream
-			if len(st.run) == 0 {
-				touched = append(touched, st)
-			}
-			st.run = append(st.run, it)
+const (
+	// maxFlightBytes bounds what is published between two acknowledgements: the server queues 128 MB per stream and drops the rest.
+	maxFlightBytes = 4 << 20
+	// maxQueueBytes bounds what waits in memory to be published. What is beyond is read from the ring when its turn comes.
+	maxQueueBytes = 8 << 20
+	// maxUnsaved is how much is published, at most, between two checkpoints, but for one flight.
+	maxUnsaved = 8 << 20
+	// checkpointInterval is how long, at most, the ring keeps what is in the streams.
+	checkpointInterval = 30 * time.Second
+	// ringPatience is how long Append waits for room in a full ring before it says ErrFull.
+	ringPatience = 5 * time.Second
+	// Pauses between two tries with a stream that takes nothing.
+	firstRetry, lastRetry = 100 * time.Millisecond, 5 * time.Second
+)
+
+// pending is a record that is on flash in the ring and on its way into its stream.
+type pending struct {
+	st      *stream
+	at      Position // that it was promised
+	payload []byte   // a message
+}
+
+// size is what the record takes in its stream.
+func (r pending) size() int64 {
+	const lengths = 1 + 2 + 4 // of stream, subject and headers
+	rest := len(r.payload) - lengths - len(r.st.name())
+	return int64(storedSize(0, len("\r\n")+orderSize, rest))
+}
+
+// passed notes that the record is in its stream, once however often it is noticed.
+func (r pending) passed() {
+	if r.at > r.st.passed {
+		r.st.passed = r.at
+		r.st.wait(-1, -r.size())
+	}
+}
+
+// publisher puts what is in the ring into the streams, in order, each record at the sequence that it was promised, and gives checkpoints.
+//
+// It takes groups from a queue in memory. When that overflows, at a start, and after a stream took nothing for a while, it reads on in the ring
+// instead. A stream that takes nothing holds up the checkpoint but not the other streams.
+type publisher struct {
+	store *Store
+	turn  chan struct{} // capacity 1; whoever has put something in may publish, use the wire, and change what streams have reached
+	wake  chan struct{} // capacity 1; there is something to look at
+	ended chan struct{} // closed when run has ended; nil before it began
+
+	// Needs turn.
+	done    journal.Position // everything below is in its stream
+	opened  journal.Position // end of what the run before left; immutable
+	back    int              // records below that were published, not all of them may have been taken
+	unsaved int64            // bytes published since the newest checkpoint
+	saved   time.Time        // when that was
+	retry   time.Time        // when streams that took nothing are tried again
+	pause   time.Duration
+	touched []*stream
+	owed    []GapRecord // of records that a server refused; the checkpoint waits for them
+
+	mu       sync.Mutex // guards the fields below
+	queue    []flight
+	bytes    int              // in queue
+	behind   bool             // what was appended last is not in the queue
+	appended journal.Position // end of the newest group
+	settled  journal.Position // done, for others to read
+	held     bool             // a stream takes nothing
+	running  bool
+	wanted   bool // a checkpoint, now
+	waiters  []chan struct{}
+
+	stop func() // set by start; waits
+}
+
+// flight is a group on its way.
+type flight struct {
+	end  journal.Position
+	recs []pending
+}
+
+func newPublisher(s *Store) *publisher {
+	return &publisher{store: s, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+}
+
+// push hands over a group that is on flash. The caller holds committer.gate.
+func (p *publisher) push(end journal.Position, recs []pending) {
+	size := 0
+	for i := range recs {
+		size += len(recs[i].payload)
+	}
+	p.mu.Lock()
+	p.appended = end
+	if p.behind = p.behind || p.bytes+size > maxQueueBytes; !p.behind {
+		p.queue = append(p.queue, flight{end, recs})
+		p.bytes += size
+	}
+	p.mu.Unlock()
+	signal(p.wake)
+}
+
+// run publishes until ctx ends.
+func (p *publisher) run(ctx context.Context) {
+	defer close(p.ended)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		p.turn <- struct{}{}
+		more := p.step(ctx)
+		<-p.turn
+		p.tell()
+		if more {
+			continue
+		}
+		timer.Reset(firstRetry)
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+		case <-timer.C:
 		}
 	}
-	clear(s.wire.early)
-	// Every stream's run is under way before the first acknowledgement is waited for.
-	var sent []flight
-	for len(touched) > 0 {
-		sent = sent[:0]
-		for _, st := range touched {
-			sent = append(sent, s.send(st))
+}
+
+// step publishes what is there, and gives a checkpoint if it is time. It reports whether there is more to do at once. Needs turn.
+func (p *publisher) step(ctx context.Context) (more bool) {
+	batch, end, behind, held := p.take()
+	switch {
+	case held && !p.store.now().Before(p.retry):
+		p.catchUp(ctx)
+	case len(batch) > 0:
+		p.publish(ctx, batch)
+		p.settle(end)
+	case behind:
+		p.catchUp(ctx)
+	}
+	p.pay(ctx)
+	if p.due() {
+		if err := p.checkpoint(ctx); err != nil {
+			p.store.log.Warn("no checkpoint", "err", err)
 		}
-		left := touched[:0]
-		for i, st := range touched {
-			if len(sent[i].batch) > 0 {
-				s.settle(st, sent[i])
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) > 0 || p.behind && !p.held
+}
+
+// pay stores the gap records that are owed, unless somebody holds the gate: a Leap waits for us.
+func (p *publisher) pay(ctx context.Context) {
+	for len(p.owed) > 0 {
+		select {
+		case p.store.committer.gate <- struct{}{}:
+			<-p.store.committer.gate
+		default:
+			return
+		}
+		if err := p.store.Gap(ctx, p.owed[0]); err != nil {
+			p.store.log.Error("no gap record of a record that was refused", "err", err)
+			return
+		}
+		p.owed = p.owed[1:]
+	}
+}
+
+// take takes groups off the queue.
+func (p *publisher) take() (batch []pending, end journal.Position, behind, held bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, size := 0, 0
+	for n < len(p.queue) && size < maxFlightBytes && (n == 0 || len(batch)+len(p.queue[n].recs) <= maxGroupRecords) {
+		if batch == nil && n+1 == len(p.queue) {
+			batch = p.queue[n].recs // no copy of a single group
+		} else {
+			batch = append(batch[:len(batch):len(batch)], p.queue[n].recs...)
+		}
+		for i := range p.queue[n].recs {
+			size += len(p.queue[n].recs[i].payload)
+		}
+		end = p.queue[n].end
+		n++
+	}
+	clear(p.queue[:n])
+	if p.queue = p.queue[n:]; len(p.queue) == 0 {
+		p.queue = nil
+	}
+	p.bytes -= size
+	return batch, end, p.behind, p.held
+}
+
+// settle notes that everything below a position was published, unless a stream took nothing.
+func (p *publisher) settle(end journal.Position) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.held {
+		p.done = max(p.done, end)
+		p.settled = p.done
+	}
+}
+
+// catchUp publishes what is in the ring and not in the streams. Needs turn.
+func (p *publisher) catchUp(ctx context.Context) {
+	s := p.store
+	for ctx.Err() == nil {
+		for _, st := range s.streams {
+			st.stuck = false
+		}
+		for _, st := range s.left {
+			st.stuck = false
+		}
+		p.mu.Lock()
+		p.held = false
+		p.mu.Unlock()
+		to := s.ring.State().Tail
+		if err := p.replay(ctx); err != nil {
+			s.log.Error("the journal cannot be read", "err", err)
+			p.hold(nil)
+			return
+		}
+		p.settle(to)
+		p.mu.Lock()
+		p.behind = p.appended > to
+		again := p.behind && !p.held
+		if !p.held {
+			p.pause = 0
+		}
+		p.mu.Unlock()
+		if !again {
+			return
+		}
+	}
+}
+
+// replay goes through the ring from where everything before is in its stream.
+func (p *publisher) replay(ctx context.Context) error {
+	s := p.store
+	var batch []pending
+	size := 0
+	flush := func() {
+		p.publish(ctx, batch)
+		batch, size = batch[:0], 0
+	}
+	err := s.ring.Replay(p.done, func(end journal.Position, group []journal.Entry) error {
+		for i := range group {
+			r, m, err := s.locate(&group[i])
+			if err != nil || r.st == nil {
+				if err := s.setEntryAside(&group[i], m, err); err != nil {
+					return err
+				}
+				continue
+			}
+			if r.at <= r.st.last {
+				r.passed()
+				continue
+			}
+			if r.st.stuck {
+				continue
+			}
+			if end <= p.opened {
+				p.back++
+			}
+			r.payload = bytes.Clone(r.payload)
+			batch = append(batch, r)
+			if size += len(r.payload); len(batch) >= maxGroupRecords || size >= maxFlightBytes {
+				flush()
+			}
+		}
+		return ctx.Err()
+	})
+	flush()
+	return err
+}
+
+// hold notes that a stream takes nothing for the time being; nil: nobody can.
+func (p *publisher) hold(st *stream) {
+	if st != nil {
+		st.stuck = true
+		st.run = nil
+	}
+	p.mu.Lock()
+	first := !p.held
+	p.held = true
+	p.mu.Unlock()
+	if first {
+		p.pause = min(max(2*p.pause, firstRetry), lastRetry)
+		p.retry = p.store.now().Add(p.pause)
+	}
+}
+
+// publish puts records into their streams. Needs turn.
+func (p *publisher) publish(ctx context.Context, batch []pending) {
+	p.touched = p.touched[:0]
+	for _, r := range batch {
+		if r.at <= r.st.last {
+			r.passed() // by a replay
+			continue
+		}
+		if r.st.stuck {
+			p.hold(r.st)
+			continue
+		}
+		if len(r.st.run) == 0 {
+			p.touched = append(p.touched, r.st)
+		}
+		r.st.run = append(r.st.run, r)
+	}
+	clear(p.store.wire.early)
+	// Every stream's run is under way before the first acknowledgement is waited for.
+	for len(p.touched) > 0 {
+		for _, st := range p.touched {
+			st.sent = p.send(ctx, st)
+		}
+		left := p.touched[:0]
+		for _, st := range p.touched {
+			if st.sent.n > 0 {
+				p.confirm(ctx, st)
 			}
 			if len(st.run) > 0 {
 				left = append(left, st)
 			}
 		}
-		touched = left
-	}
-	for _, c := range group {
-		for i := range c.items {
-			src := c.items[i].source
-			src.current = src.stored.high // what was not stored may come again
-		}
+		p.touched = left
 	}
 }
 
-// maxFlightBytes bounds what is published between two acknowledgements: the server queues 128 MB per stream and drops the rest.
-const maxFlightBytes = 4 << 20
-
-// flight is a run of records that was published.
-type flight struct {
-	batch  []*item
-	ticket uint64 // of the last of them
-	err    error  // publishing ended early
+// sent is a part of a stream's run that was published.
+type sent struct {
+	n      int
+	ticket uint64
+	err    error // publishing ended early
 }
 
-// send publishes the next records of a stream's run and takes them off it.
-func (s *Store) send(st *stream) flight {
-	if err := s.failed(); err != nil {
-		st.giveUp(err)
-		return flight{}
-	}
-	if len(st.doubt) > 0 {
-		if err := s.lookUp(st); err != nil {
-			st.giveUp(err)
-			return flight{}
+// send publishes a stream's run, up to the first sequence that is missing in it.
+func (p *publisher) send(ctx context.Context, st *stream) sent {
+	if first := st.run[0].at; first > st.last+1 {
+		p.store.log.Error("records are missing in the journal", "stream", st.name(), "first", st.last+1, "last", first-1)
+		if err := p.store.raise(ctx, st, st.last, first-1); err != nil {
+			p.refused(st, fmt.Errorf("%w: raise stream: %w", ErrUnavailable, err))
+			return sent{}
 		}
 	}
-	batch := make([]*item, 0, min(len(st.run), maxGroupRecords))
-	taken, bytes := 0, 0
-	for _, it := range st.run {
-		if len(batch) == maxGroupRecords || bytes > maxFlightBytes {
-			break
-		}
-		taken++
-		if it.wanted() {
-			batch = append(batch, it)
-			bytes += len(it.msg.Data)
-		}
+	n := 1
+	for n < len(st.run) && st.run[n].at == st.run[n-1].at+1 {
+		n++
 	}
-	if st.run = st.run[taken:]; len(batch) == 0 {
-		return flight{}
-	}
-	if err := s.cover(st, st.last+Position(len(batch))); err != nil {
-		for _, it := range batch {
-			it.err = err
-		}
-		st.giveUp(err)
-		return flight{}
-	}
-	f := flight{batch: batch}
-	f.ticket, f.err = s.wire.publish(batch)
-	return f
+	out := sent{n: n}
+	out.ticket, out.err = p.store.wire.publish(st.run[:n])
+	return out
 }
 
-// wanted reports whether the record still has to be stored, and otherwise says so in the item.
-func (it *item) wanted() bool {
-	yes, passed := it.source.stored.has(it.seq)
-	switch {
-	case yes:
-		it.done = true
-	case passed:
-		it.err = &InvalidError{Source: it.source.name, Seq: it.seq, Reason: fmt.Sprintf("records up to %d of its source are stored already", it.source.stored.high)}
-	case it.seq == it.source.current:
-		it.err = fmt.Errorf("%w: record %d of source %q is being stored by another call", ErrUnavailable, it.seq, it.source.name)
-	case it.seq < it.source.current:
-		it.err = &InvalidError{Source: it.source.name, Seq: it.seq, Reason: fmt.Sprintf("it comes behind record %d of its source", it.source.current)}
-	default:
-		it.source.current = it.seq
-		return true
+// confirm waits for the acknowledgement of what was sent. Anything but the expected sequence goes the slow and exact way.
+func (p *publisher) confirm(ctx context.Context, st *stream) {
+	f := st.sent
+	cause := f.err
+	if cause == nil {
+		a := p.store.wire.await(f.ticket, st.fence())
+		if a.err == nil && a.seq == st.run[f.n-1].at {
+			p.arrived(st, f.n)
+			return
+		}
+		if cause = a.err; cause == nil {
+			cause = fmt.Errorf("%w: it answered with sequence %d, not %d", ErrUnavailable, a.seq, st.run[f.n-1].at)
+		}
 	}
-	return false
+	p.resolve(ctx, st, cause)
 }
 
-// giveUp ends a stream's run with an error for all that is left of it.
-func (st *stream) giveUp(err error) {
-	for _, it := range st.run {
-		it.err = err
+// arrived notes that the first n records of a stream's run are in it.
+func (p *publisher) arrived(st *stream, n int) {
+	if n == 0 {
+		return
 	}
-	st.run = st.run[:0]
+	size := int64(0)
+	for _, r := range st.run[:n] {
+		size += r.size()
+		r.passed()
+	}
+	st.reached(st.run[n-1].at)
+	p.unsaved += size
+	if st.run = st.run[n:]; len(st.run) == 0 {
+		st.run = nil
+	}
+	st.setErr(nil)
 }
 
-// cover makes sure that a reserve at or above position to is on flash.
-func (s *Store) cover(st *stream, to Position) error {
-	have, err := s.reserve.ahead(st.name(), to, st.last)
-	if err == nil && have < to {
-		if err = s.sync(); err == nil {
-			if have = s.reserve.of(st.name()).Reserve; have < to {
-				err = fmt.Errorf("sequence reserve of stream %s is %d, want %d", st.name(), have, to)
-			}
+// refused notes why a stream takes nothing.
+func (p *publisher) refused(st *stream, err error) {
+	st.setErr(err)
+	p.hold(st)
+}
+
+// resolve finds out how much of a stream's run is in it, and asks the server about the first record that is not.
+func (p *publisher) resolve(ctx context.Context, st *stream, cause error) {
+	s := p.store
+	s.cure(st, cause)
+	last, err := s.position(ctx, st)
+	if err != nil {
+		if needsCure(cause) {
+			err = s.explain(err)
+		}
+		p.refused(st, err)
+		return
+	}
+	if last < st.last {
+		p.rewind(st, last)
+		return
+	}
+	n := 0
+	for n < len(st.run) && st.run[n].at <= last {
+		n++
+	}
+	p.arrived(st, n)
+	if len(st.run) == 0 {
+		return
+	}
+	err = p.publishOne(ctx, st)
+	if s.cure(st, err) || errors.Is(err, ErrFull) && !needsCure(err) && s.makeRoom(ctx, st) {
+		err = p.publishOne(ctx, st)
+	}
+	if errors.Is(err, ErrInvalid) {
+		err = s.replace(ctx, st, st.run[0], err)
+		if err == nil {
+			p.arrived(st, 1)
+			return
 		}
 	}
 	if err != nil {
-		return classify(err)
+		p.refused(st, err)
 	}
-	return nil
 }
 
-// publish sends a run of one stream's records; only the last asks for an acknowledgement.
-func (w *wire) publish(batch []*item) (ticket uint64, err error) {
-	for i, it := range batch {
-		it.msg.Reply = ""
-		if i == len(batch)-1 {
-			ticket = w.ticket(&it.msg)
-		}
-		if err = w.nc.PublishMsg(&it.msg); err != nil {
-			return w.serial, err
-		}
-	}
-	return ticket, nil
+// rewind notes that a stream has lost records that it had acknowledged: what the ring has of them is stored again.
+func (p *publisher) rewind(st *stream, last Position) {
+	p.store.log.Error("stream lost records that it had acknowledged", "stream", st.name(), "seq", st.last, "have", last)
+	st.reached(last)
+	p.done = 0
+	p.mu.Lock()
+	p.behind, p.settled = true, 0
+	p.mu.Unlock()
+	p.hold(st)
+	p.retry = p.store.now()
 }
 
-// settle waits for the acknowledgement of a run and notes what was stored. Anything but the expected sequence goes the slow and exact way.
-func (s *Store) settle(st *stream, f flight) {
-	cause := f.err
-	if cause == nil {
-		a := s.wire.await(f.ticket, st.fence())
-		if a.err == nil && !a.duplicate && a.seq == st.last+Position(len(f.batch)) {
-			st.reached(a.seq)
-			st.mu.Lock()
-			for i, it := range f.batch {
-				it.storedLocked(a.seq - Position(len(f.batch)-1-i))
-			}
-			st.mu.Unlock()
-			st.setErr(nil)
-			return
+// publishOne stores the first record of a stream's run alone, so that the server's answer is about this one, and classifies it.
+func (p *publisher) publishOne(ctx context.Context, st *stream) error {
+	s := p.store
+	if first := st.run[0].at; first != st.last+1 {
+		if err := s.raise(ctx, st, st.last, first-1); err != nil {
+			return classify(err)
 		}
-		cause = a.err
 	}
-	st.doubt = f.batch
-	s.sortOut(st, f.batch, cause)
-}
-
-// stored notes that the record is in its stream.
-func (it *item) stored(at Position) {
-	st := it.source.stream
-	st.mu.Lock()
-	it.storedLocked(at)
-	st.mu.Unlock()
-}
-
-// storedLocked is stored for the holder of the stream's mu.
-func (it *item) storedLocked(at Position) {
-	it.done = true
-	it.source.stored.add(it.seq)
-	if it.source.moving {
-		return
-	}
-	e := entry{Stream: it.source.stream.name(), Position: at, Source: it.source.name, Epoch: it.source.stream.store.Epoch(), Seq: it.seq}
-	if it.source.name == GapSource {
-		e.Body = it.msg.Data
-	}
-	it.source.stream.fresh = append(it.source.stream.fresh, e)
-}
-
-// sortOut finds out which records of a run are in the stream and publishes the others one by one, in order, until the server's answer to one says
-// why not. The error that brought us here is nil if the server took the last record under a sequence that shows that others are missing.
-func (s *Store) sortOut(st *stream, batch []*item, cause error) {
-	if needsCure(cause) {
-		s.log.Warn("the server does not store", "stream", st.name(), "err", cause)
-		s.cure()
-	}
-	stop := s.lookUp(st) // what keeps the rest of the run out
-	if stop != nil && needsCure(cause) {
-		stop = s.explain(stop)
-	}
-	for _, it := range batch {
-		if it.done {
-			continue
-		}
-		if stop != nil {
-			it.err = stop
-			continue
-		}
-		err := s.publishOne(st, it, true)
-		if errors.Is(err, ErrInvalid) {
-			it.err = &InvalidError{Source: it.source.name, Seq: it.seq, Reason: err.Error()}
-			continue
-		}
-		it.err, stop = err, err
-	}
-	if stop != nil {
-		st.giveUp(stop) // what comes behind must not overtake
-	}
-	st.setErr(stop)
-}
-
-// publishOne stores one record and classifies what the server says. again: if need be twice.
-func (s *Store) publishOne(st *stream, it *item, again bool) error {
-	if err := s.cover(st, st.last+1); err != nil {
-		return err
-	}
-	ticket, err := s.wire.publish([]*item{it})
+	ticket, err := s.wire.publish(st.run[:1])
 	if err != nil {
 		return classify(err)
 	}
 	a := s.wire.await(ticket, st.fence())
-	if a.err != nil {
-		var api *jetstream.APIError
-		if !errors.As(a.err, &api) {
-			st.doubt = []*item{it}
-		}
+	switch {
+	case a.err != nil:
 		return s.explain(a.err)
+	case a.seq != st.run[0].at:
+		return fmt.Errorf("%w: stream %s answered with sequence %d for the record that belongs to %d", ErrUnavailable, st.name(), a.seq, st.run[0].at)
 	}
-	if a.duplicate || a.seq != st.last+1 {
-		st.doubt = []*item{it}
-		if err := s.lookUp(st); err != nil {
-			return err
-		}
-		switch {
-		case it.done:
-			return nil
-		case a.duplicate && again:
-			// It was taken out again a moment ago, see found, and the server still remembers its ID.
-			<-time.After(3 * duplicateWindow)
-			return s.publishOne(st, it, false)
-		}
-		return fmt.Errorf("%w: stream %s answered with sequence %d for a record that is not there", ErrUnavailable, st.name(), a.seq)
-	}
-	st.reached(a.seq)
-	it.stored(a.seq)
+	p.arrived(st, 1)
 	return nil
 }
 
-// lookUp reads from the stream what became of the records in doubt, after the server has dealt with all of them.
-//
-// A record that is there although one of its source before it is not would be stored out of order: it was never acknowledged, so it is taken out
-// again, to be published behind the missing one.
-func (s *Store) lookUp(st *stream) error {
+// position asks the server for a stream's last sequence, after it has dealt with everything that was published to it.
+func (s *Store) position(ctx context.Context, st *stream) (Position, error) {
 	if err := s.wire.pass(st.fence()); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.wire.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.wire.limit)
 	defer cancel()
 	js, err := s.wire.js.Stream(ctx, st.name())
 	if err != nil {
-		return fmt.Errorf("%w: look at stream %s: %w", ErrUnavailable, st.name(), err)
+		return 0, fmt.Errorf("%w: look at stream %s: %w", ErrUnavailable, st.name(), err)
 	}
-	last := Position(js.CachedInfo().State.LastSeq)
-	if last < st.last {
-		s.log.Error("stream lost acknowledged records", "stream", st.name(), "seq", st.last, "have", last)
-		if err := s.raise(ctx, st, last, st.last); err != nil {
-			return fmt.Errorf("%w: raise stream %s again: %w", ErrUnavailable, st.name(), err)
-		}
-		last = st.last
-	}
-	waiting := map[*source][]*item{}
-	for _, it := range st.doubt {
-		if !it.done {
-			waiting[it.source] = append(waiting[it.source], it)
-		}
-	}
-	for seq := st.last + 1; seq <= last; seq++ {
-		m, err := js.GetMsg(ctx, uint64(seq))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%w: read record %d of stream %s: %w", ErrUnavailable, seq, st.name(), err)
-		}
-		if err := s.found(ctx, js, m, waiting); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-	}
-	st.reached(last)
-	st.doubt = nil
-	return nil
+	return Position(js.CachedInfo().State.LastSeq), nil
 }
 
-// found matches a record of the stream with those whose outcome is in doubt.
-func (s *Store) found(ctx context.Context, js jetstream.Stream, m *jetstream.RawStreamMsg, waiting map[*source][]*item) error {
-	text := m.Header.Get(HeaderID)
-	for src, items := range waiting {
-		for i, it := range items {
-			if it.msg.Header.Get(HeaderID) != text {
-				continue
-			}
-			if i > 0 {
-				if err := js.DeleteMsg(ctx, m.Sequence); err != nil {
-					return fmt.Errorf("remove record %d, which overtook another: %w", m.Sequence, err)
-				}
-				return nil
-			}
-			it.stored(Position(m.Sequence))
-			waiting[src] = items[1:]
-			return nil
+// publish sends records that lie one behind the other.
+func (w *wire) publish(run []pending) (ticket uint64, err error) {
+	for i := range run {
+		m, err := parseMessage(run[i].payload)
+		if err != nil {
+			return w.serial, err
+		}
+		if ticket, err = w.send(m.msg(run[i].at-1), i == len(run)-1); err != nil {
+			return ticket, err
 		}
 	}
-	return nil
+	return ticket, nil
 }

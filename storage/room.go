@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // metadata is where the copies of the streams' metadata are.
@@ -36,13 +38,13 @@ func (s *Store) keepMetadata() {
 	}
 }
 
-// openCounters reads what became of all records so far.
-func (s *Store) openCounters() error {
+// openCounters reads what became of all records so far. whole: it can be relied on.
+func (s *Store) openCounters() (whole bool, err error) {
 	c, damaged, err := openCounters(filepath.Join(s.home, "counters"), s.now)
 	if err != nil {
 		var both *DamagedError
 		if !errors.As(err, &both) {
-			return fmt.Errorf("open store: %w", err)
+			return false, fmt.Errorf("open store: %w", err)
 		}
 		s.log.Error("the counters are damaged: they begin again with what the streams hold", "err", err)
 	}
@@ -50,7 +52,7 @@ func (s *Store) openCounters() error {
 		s.log.Warn("damaged file: its copy is used", "files", damaged)
 	}
 	s.counters = c
-	return s.openClock()
+	return err == nil, s.openClock()
 }
 
 // openClock opens what the file of the counters and the ledger know of former starts: the newest time, when they were, and what the device wrote.
@@ -80,7 +82,7 @@ func (s *Store) Wear() Wear { return s.wear.report() }
 
 // recount brings the counters of a stream up to what it holds. What is found missing is noted in s.lost, for storeLost.
 func (s *Store) recount(ctx context.Context, st *stream) error {
-	h, err := holdStream(ctx, s.server.JetStream, st.name())
+	h, err := holdStream(ctx, s.server().JetStream, st.name())
 	if err != nil {
 		return err
 	}
@@ -106,8 +108,8 @@ func (s *Store) storeLost(ctx context.Context) error {
 	return s.counters.save()
 }
 
-// newKeeper makes a keeper for the streams as they are now.
-func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
+// newKeeper makes a keeper for the streams as far as they are known without a server.
+func (s *Store) newKeeper() *keeper {
 	k := newKeeper(s.counters, s.log)
 	k.forwarded = s.forwarded
 	k.appendGap = s.Gap
@@ -116,24 +118,36 @@ func (s *Store) newKeeper(ctx context.Context) (*keeper, error) {
 	k.now = s.now
 	k.free = func() (int64, uint64, error) { return freeOn(s.jetstream()) }
 	k.budget, k.reserve = s.options.Budget, s.options.ReserveFree
-	for _, st := range s.streams {
-		h, err := holdStream(ctx, s.server.JetStream, st.name())
-		if err != nil {
-			return nil, err
-		}
-		k.keep(st.name(), st.limits(s.options.TTL), h)
+	k.detached = true
+	k.settle = func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, ringPatience)
+		defer cancel()
+		_ = s.publisher.drain(ctx) // whoever looks sees what is there
 	}
-	if err := k.refresh(ctx); err != nil {
-		return nil, err
+	for _, st := range s.streams {
+		k.keep(st.name(), st.limits(s.options.TTL), &lateStream{s: s, name: st.name()})
+		e, _ := s.catalog.of(st.name())
+		kept := k.byName[st.name()]
+		kept.pending = st.waiting
+		kept.view = streamView{Last: e.Last, Messages: e.Records, Bytes: e.Bytes}
+		kept.since = st.waiting()
+	}
+	return k
+}
+
+// attachKeeper lets the keeper look at the streams.
+func (s *Store) attachKeeper(ctx context.Context) error {
+	if err := s.keeper.attach(ctx); err != nil {
+		return err
 	}
 	next, first := map[string]Position{}, map[string]Position{}
-	for _, ks := range k.streams {
-		next[ks.name], first[ks.name] = s.counters.position(ks.name)+1, ks.view.First
+	for _, st := range s.streams {
+		next[st.name()], first[st.name()] = st.began, s.keeper.seen(s.keeper.byName[st.name()]).First
 	}
 	if err := s.ledger.reach(next, first); err != nil {
 		s.log.Warn("cannot note where this boot begins", "err", err)
 	}
-	return k, nil
+	return nil
 }
 
 // limits returns what the keeper holds a stream to. ttl is by source; all sources of a stream have the same.
@@ -156,10 +170,11 @@ func (st *stream) limits(ttl map[string]time.Duration) limits {
 
 // forwarded asks how far the hub is proven to hold a stream.
 func (s *Store) forwarded(stream string) (Position, bool) {
-	if s.server.Forwarded == nil {
+	ask := s.server().Forwarded
+	if ask == nil {
 		return 0, false
 	}
-	return s.server.Forwarded(stream)
+	return ask(stream)
 }
 
 // startKeeper lets the keeper work on its own, until stopKeeper.
@@ -232,7 +247,7 @@ func (s *Store) tellClock(ctx context.Context) error {
 
 // writeCounters writes the counters if it is time, without a flush.
 func (s *Store) writeCounters() {
-	if err := s.counters.writeIfDue(); err != nil {
+	if err := s.counters.writeIfDue(); err != nil && !errors.Is(err, unix.ENOSPC) {
 		s.log.Warn("cannot write the counters", "err", err)
 	}
 }
@@ -256,39 +271,6 @@ func (s *Store) admit(ctx context.Context, c *call) error {
 	return err
 }
 
-// commit makes durable what has been published and counts it.
-//
-// The order: what was stored is taken first, so all of it was acknowledged by the server before the sync; it counts after the sync.
-func (s *Store) commit() error {
-	s.countMu.Lock()
-	defer s.countMu.Unlock()
-	fresh := s.spare[:0]
-	for _, st := range s.streams {
-		st.mu.Lock()
-		fresh = append(fresh, st.fresh...)
-		clear(st.fresh)
-		st.fresh = st.fresh[:0]
-		st.mu.Unlock()
-		st.covered = Position(st.published.Load())
-		if uint64(st.covered) != st.committed.Load() {
-			st.early.run()
-		}
-	}
-	s.writeCounters()
-	if err := s.sync(); err != nil {
-		return err
-	}
-	for _, st := range s.streams {
-		st.committed.Store(uint64(st.covered))
-	}
-	if err := s.counters.committed(fresh...); err != nil {
-		s.log.Error("a gap record does not count", "err", err)
-	}
-	clear(fresh)
-	s.spare = fresh
-	return nil
-}
-
 // Reject counts readings of a source that were refused for good before they came to Append.
 func (s *Store) Reject(source string, n uint64) {
 	if s.source(source) != nil && n > 0 {
@@ -307,7 +289,7 @@ type StreamState struct {
 	Bytes          uint64   // on disk, as the limits count them
 	StreamCounters          // of captured records
 	Full           bool     // it refuses records for want of room
-	Err            error    // why records are refused at the moment, nil if they are taken
+	Err            error    // why records are refused, or wait in the journal, at the moment; nil if they are taken
 	Unbalanced     bool     // the account was found wrong: see the log
 }
 
@@ -324,7 +306,7 @@ func (s *Store) Streams() []StreamState {
 	}
 	all := make([]StreamState, len(s.streams))
 	for i, st := range s.streams {
-		proven, _ := s.forwardedIf(attached, st.name())
+		proven, _ := s.forwarded(st.name())
 		state := StreamState{Name: st.name(), StreamCounters: s.counters.totals(st.name(), proven)}
 		st.mu.Lock()
 		state.Err = st.err
@@ -334,7 +316,7 @@ func (s *Store) Streams() []StreamState {
 				state.Err = full
 			}
 			state.Unbalanced = s.keeper.unbalanced(st.name())
-			if h, err := holdStream(ctx, s.server.JetStream, st.name()); err == nil {
+			if h, err := holdStream(ctx, s.server().JetStream, st.name()); err == nil {
 				if v, err := h.view(ctx); err == nil {
 					state.First, state.Last, state.Messages, state.Bytes = v.First, v.Last, v.Messages, v.Bytes
 				}
@@ -347,11 +329,4 @@ func (s *Store) Streams() []StreamState {
 		all[i] = state
 	}
 	return all
-}
-
-func (s *Store) forwardedIf(attached bool, stream string) (Position, bool) {
-	if !attached {
-		return 0, false
-	}
-	return s.forwarded(stream)
 }

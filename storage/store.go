@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
 // Errors of Open, and of a store that cannot go on.
@@ -28,7 +32,8 @@ var (
 
 // Store keeps records in the streams of one data directory. All methods are safe for concurrent use.
 //
-// Life: Open takes the directory, Attach brings the streams up and lets records in, Close lets what has been taken finish.
+// Life: Open takes the directory and lets records into the journal, Attach brings the streams up and what the journal has into them, Close lets what has
+// been taken finish.
 type Store struct {
 	options Options // immutable once open, defaults filled in
 	home    string  // folder of our own files
@@ -36,34 +41,45 @@ type Store struct {
 	now     func() time.Time
 	clock   *clock
 
-	lock      *os.File // holds the flock for life
-	root      *os.File // the descriptor that syncfs goes through, held for life so that no write error is missed
-	syncfs    func(fd int) error
-	syncMu    sync.Mutex // one syncfs at a time: two on one descriptor would share one error report
-	identity  *identity
-	unclean   bool // the machine stopped under the store: what the streams held last may be gone
-	streams   []*stream
-	byName    map[string]*stream // immutable once open
-	sources   map[string]*source // immutable once open
-	added     sync.Map           // name to *source, of AddSource
-	adaptMu   sync.Mutex         // one AddSource or SetLimits at a time
-	reserve   *reserve
-	committer *committer
-	counters  *counters
-	ledger    *ledger
-	wear      *wearMeter
-	diskShort error     // immutable once open
-	key       []byte    // everything on disk is encrypted with keys made of it; nil: nothing is. Immutable once open
-	cipher    string    // of the server
-	keeper    *keeper   // set by Attach
-	wire      *wire     // set by Attach; used under committer.gate
-	server    Server    // set by Attach
-	cured     time.Time // when JetStream was restarted last; under committer.gate
+	lock       *os.File // holds the flock for life
+	root       *os.File // the descriptor that syncfs goes through, held for life so that no write error is missed
+	syncfs     func(fd int) error
+	syncMu     sync.Mutex // one syncfs at a time: two on one descriptor would share one error report
+	identity   *identity
+	catalog    *catalog
+	ring       ringLog
+	streams    []*stream
+	byName     map[string]*stream // immutable once open
+	sources    map[string]*source // immutable once open
+	added      sync.Map           // name to *source, of AddSource
+	adaptMu    sync.Mutex         // one AddSource or SetLimits at a time
+	committer  *committer
+	publisher  *publisher
+	counters   *counters
+	ledger     *ledger
+	wear       *wearMeter
+	diskShort  error  // immutable once open
+	key        []byte // everything on disk is encrypted with keys made of it; nil: nothing is. Immutable once open
+	cipher     string // of the server
+	keeper     *keeper
+	quarantine quarantine
+	left       map[string]*stream     // streams that left the configuration and that the ring has records of; under publisher.turn
+	wire       *wire                  // set by Attach; used under publisher.turn
+	serving    atomic.Pointer[Server] // set by Attach
+	cured      time.Time              // when JetStream was restarted last; under publisher.turn
 
 	stopKeeper func()      // set by Attach; waits
+	ownMu      sync.Mutex  // one record of our own at a time; before committer.gate
 	lost       []GapRecord // to be stored, see storeLost; of Attach and Leap
-	countMu    sync.Mutex  // one commit at a time; guards spare and stream.covered
-	spare      []entry
+
+	// Of inscribe, under committer.gate.
+	group   []journal.Entry
+	taken   []*item
+	entries []entry
+
+	// Of Open.
+	young  map[string]catalogEntry // what the catalog gets
+	newest uint64                  // highest epoch of ours in the ring
 
 	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish
 	attached chan struct{} // closed at the end of the first successful Attach
@@ -89,9 +105,11 @@ const (
 //   - refuses a file system that does not keep acknowledged records (ErrVolatile) and a newer format (ErrFormat);
 //   - reads who this store is, or draws a new store ID if that cannot be known any more;
 //   - raises the epoch, on flash, so that no ID made from now on was ever used;
-//   - restores damaged metadata of streams from their copies, while no server has them open.
+//   - restores damaged metadata of streams from their copies, while no server has them open;
+//   - opens the journal, or makes it, and finds out where each stream goes on;
+//   - writes the epoch record of every stream, and lets Append through.
 //
-// Records are taken after Attach. The server must not run on the directory before Open has returned.
+// The server must not run on the directory before Open has returned.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -105,12 +123,15 @@ func Open(o Options) (*Store, error) {
 		clock:    newClock(),
 		syncfs:   unix.Syncfs,
 		byName:   map[string]*stream{},
+		left:     map[string]*stream{},
+		young:    map[string]catalogEntry{},
 		sources:  map[string]*source{},
 		attached: make(chan struct{}),
 		closing:  make(chan struct{}),
 		own:      map[string]uint64{},
 	}
-	s.committer = newCommitter(s)
+	s.committer, s.publisher = newCommitter(s), newPublisher(s)
+	s.quarantine = quarantine{dir: filepath.Join(s.home, "quarantine"), files: map[string]*quarantineFile{}}
 	for _, c := range o.Streams {
 		st := newStream(s, c)
 		s.streams = append(s.streams, st)
@@ -123,6 +144,7 @@ func Open(o Options) (*Store, error) {
 		s.release()
 		return nil, err
 	}
+	go s.committer.run()
 	return s, nil
 }
 
@@ -152,19 +174,91 @@ func (s *Store) open() error {
 	if err := s.openKey(fresh); err != nil {
 		return err
 	}
-	if s.unclean, err = stoppedUnclean(s.home, fresh); err != nil {
+	if err := s.distrust(); err != nil {
 		return err
 	}
 	if s.identity, err = openIdentity(s.home, s.options.Leaf, s.log); err != nil {
 		return err
 	}
-	if s.reserve, err = openReserve(s.home, s.log); err != nil {
+	counted, err := s.openCounters()
+	if err != nil {
 		return err
 	}
-	if err := s.openCounters(); err != nil {
+	var whole bool
+	if s.catalog, whole, err = openCatalog(s.home, s.log); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	if err := s.restoreMetadata(); err != nil {
 		return err
 	}
-	return s.restoreMetadata()
+	if err := s.openJournal(counted && whole); err != nil {
+		return err
+	}
+	if err := s.openQuarantine(); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	s.keeper = s.newKeeper()
+	return s.beginEpoch()
+}
+
+// beginEpoch makes sure that the epoch is above that of every record that is known of, remembers the newest record of every source, and writes the epoch
+// records of the streams that take records already.
+func (s *Store) beginEpoch() error {
+	newest := s.newest
+	for name, src := range s.sources {
+		epoch, seq := s.counters.last(src.stream.name(), name)
+		newest = max(newest, epoch)
+		src.setLast(recordNo{epoch, seq})
+	}
+	if newest >= s.Epoch() {
+		s.log.Error("the epoch file is older than the records", "epoch", s.Epoch(), "found", newest)
+		if err := s.identity.setEpoch(newest + 1); err != nil {
+			return err
+		}
+	}
+	var begun []*stream
+	for _, st := range s.streams {
+		if st.begun() {
+			begun = append(begun, st)
+		}
+	}
+	return s.writeEpochs(begun)
+}
+
+// server is what Attach was given; nothing before.
+func (s *Store) server() Server {
+	if srv := s.serving.Load(); srv != nil {
+		return *srv
+	}
+	return Server{}
+}
+
+// distrustMark is a file that says that the disk has failed: what the kernel has of the streams may not be on flash.
+func (s *Store) distrustMark() string { return filepath.Join(s.home, "disk-failed") }
+
+// distrust makes sure after a failed sync that the streams are read from the medium: the kernel keeps pages that it could not write and calls them clean.
+func (s *Store) distrust() error {
+	if _, err := os.Stat(s.distrustMark()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s.log.Warn("the disk failed in an earlier run: the streams are read from the medium again")
+	err := filepath.WalkDir(s.jetstream(), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+	})
+	if err == nil {
+		err = os.Remove(s.distrustMark())
+	}
+	if err != nil {
+		return fmt.Errorf("open store: the disk failed, and still does: %w", err)
+	}
+	return nil
 }
 
 // jetstream is where the server keeps the streams.
@@ -228,6 +322,9 @@ func (s *Store) checkFileSystem() error {
 
 // release gives back the descriptors and with them the lock.
 func (s *Store) release() {
+	if s.ring != nil {
+		_ = s.ring.Close() // closed already, unless Open failed
+	}
 	for _, f := range []*os.File{s.root, s.lock} {
 		if f != nil {
 			_ = f.Close() // nothing was written through root, and the lock's number is a courtesy
@@ -274,11 +371,11 @@ func (s *Store) sync() error {
 	if err := s.failed(); err != nil {
 		return err
 	}
-	reserves, counts := s.reserve.mark(), s.counters.mark()
+	streams, counts := s.catalog.mark(), s.counters.mark()
 	if err := s.syncfs(int(s.root.Fd())); err != nil {
 		return s.fail(fmt.Errorf("sync %s: %w", s.options.Dir, err))
 	}
-	if err := errors.Join(s.reserve.covered(reserves), s.counters.synced(counts)); err != nil {
+	if err := errors.Join(s.catalog.covered(streams), s.counters.synced(counts)); err != nil {
 		s.log.Warn("a second copy could not be written", "err", err) // the first one is on flash
 	}
 	return nil
@@ -295,8 +392,8 @@ func (s *Store) fail(cause error) error {
 	s.mu.Unlock()
 	if first {
 		s.log.Error("nothing is acknowledged any more", "err", cause)
-		if err := writeBoot(s.home, bootRecord{}); err != nil {
-			s.log.Error("cannot mark the store as damaged", "err", err)
+		if err := writeFile(s.distrustMark(), nil, true); err != nil {
+			s.log.Error("cannot note that the disk has failed", "err", err)
 		}
 	}
 	return err
@@ -308,9 +405,9 @@ func (s *Store) failed() error {
 	return s.failure
 }
 
-// Close lets nothing in any more (ErrClosed), waits until ctx ends for what has been taken to be on flash, and marks the stop as clean, so that
-// the next start needs no leap. It must come before the server's shutdown. What is not on flash in time is answered with ErrClosed, and the
-// stop counts as a crash. An Attach that is under way is waited for. Later calls do nothing.
+// Close lets nothing in any more (ErrClosed), waits until ctx ends for what has been taken to be in the journal, and for the streams to have it, so that the
+// next start has nothing to replay. It must come before the server's shutdown. What is not in the journal in time is answered with ErrClosed. An
+// Attach that is under way is waited for. Later calls do nothing.
 func (s *Store) Close(ctx context.Context) error {
 	s.mu.Lock()
 	was := s.state
@@ -327,27 +424,22 @@ func (s *Store) Close(ctx context.Context) error {
 		s.stopKeeper()
 	}
 	err := s.committer.stop(ctx)
+	if s.publisher.stop != nil {
+		drained := err == nil && s.publisher.drain(ctx) == nil
+		s.publisher.stop()
+		if s.failed() == nil && ctx.Err() == nil {
+			if cerr := s.publisher.checkpoint(ctx); cerr != nil && drained {
+				err = errors.Join(err, cerr)
+			}
+		}
+	}
 	if s.wire != nil {
 		err = errors.Join(err, s.wire.close())
 	}
-	if err != nil {
-		return fmt.Errorf("close store: %w", err)
+	if s.failed() == nil {
+		err = errors.Join(err, s.counters.save())
 	}
-	if was != stateAttached {
-		return nil // nothing was written: the mark of the stop before still holds
-	}
-	ends := map[string]reserved{}
-	for _, st := range s.streams {
-		ends[st.name()] = reserved{Reserve: max(s.reserve.of(st.name()).Reserve, st.last), Last: st.last}
-	}
-	if err = errors.Join(s.reserve.set(ends), s.commit(), s.counters.save()); err != nil {
-		return fmt.Errorf("close store: %w", err)
-	}
-	boot, err := kernelBootID()
-	if err != nil {
-		return fmt.Errorf("close store: %w", err)
-	}
-	if err := writeBoot(s.home, bootRecord{BootID: boot, Clean: true}); err != nil {
+	if err = errors.Join(err, s.ring.Close(), s.quarantine.close()); err != nil {
 		return fmt.Errorf("close store: %w", err)
 	}
 	return nil

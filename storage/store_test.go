@@ -28,7 +28,7 @@ func TestOpenRefuses(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(home, "format"), []byte("7\n"), 0o600)); err != nil {
 				b.t.Fatal(err)
 			}
-		}, ErrFormat, "version 7, this program knows up to 1"},
+		}, ErrFormat, "version 7, this program knows up to 2"},
 		{"in use", func(b *bed) {
 			other, err := Open(b.options)
 			if err != nil {

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,9 +11,8 @@ type source struct {
 	name    string
 	stream  *stream
 	subject string // of its records without a tail
-	moving  bool   // not a source, but records that are stored again by a move: they are counted by a recount
 
-	// The publisher's, under committer.gate.
+	// Under committer.gate.
 	stored  stored
 	current uint64 // sequence of the newest record put into a group, to notice a caller that does not keep order
 
@@ -24,7 +22,7 @@ type source struct {
 	earlier, later *source
 
 	mu   sync.Mutex // guards the fields below
-	last recordNo   // newest of earlier epochs; written by Attach
+	last recordNo   // newest of earlier epochs; known when the stream is ready
 }
 
 // stored tells which of a source's records of this epoch are in its stream, so that a retry is not stored twice.
@@ -76,33 +74,51 @@ type stream struct {
 	epoch      *source                      // writer of epoch records
 	gap        *source                      // writer of gap records
 	clock      *source                      // writer of clock records
+	ready      chan struct{}                // closed when next is known
 
-	// The publisher's, under committer.gate.
-	last  Position // newest sequence that the server has acknowledged
-	doubt []*item  // published, outcome unknown: must be looked up before anything else is published
-	run   []*item  // of the group being published
+	// Under committer.gate, but for Open and Attach before it is ready.
+	next        Position // sequence that the next record gets
+	incarnation uint64   // immutable once ready
+	unsure      bool     // a Leap failed half-way: nobody knows where the stream stands until the next has succeeded
 
-	published atomic.Uint64 // last, for others to read
-	committed atomic.Uint64 // newest sequence on flash
-	covered   Position      // of Store.commit
-	early     writeback     // of Store.commit
+	// Of Open and Attach.
+	first   Position // lowest sequence that the ring has, or next: everything below must be in the stream
+	known   bool     // everything below is counted
+	began   Position // sequence of the first record of this run
+	raiseBy Position // how many sequences above what is found may have been given out
+
+	// The publisher's, under publisher.turn.
+	last   Position // newest sequence that the server has acknowledged
+	passed Position // newest sequence that unpublished does not count any more
+	run    []pending
+	sent   sent
+	stuck  bool // it takes nothing: passed over until the next catchUp
+
+	unpublished struct{ records, bytes atomic.Int64 } // in the ring and not in the stream
 
 	verifyMu sync.Mutex       // guards verified
 	verified map[int]verified // blocks that were read without a fault, by number
 
-	mu    sync.Mutex // guards the fields below
-	err   error      // why records are refused at the moment; nil when they are taken
-	fresh []entry    // stored and not counted yet, in the order of their positions
+	mu  sync.Mutex // guards the field below
+	err error      // why it takes nothing at the moment; nil when it does
 }
 
 // reached notes how far the server has acknowledged.
-func (st *stream) reached(last Position) {
-	st.last = last
-	st.published.Store(uint64(last))
+func (st *stream) reached(last Position) { st.last = last }
+
+// wait notes that more records, or fewer, are in the ring and not in the stream.
+func (st *stream) wait(records, bytes int64) {
+	st.unpublished.records.Add(records)
+	st.unpublished.bytes.Add(bytes)
+}
+
+// waiting returns what is in the ring and not in the stream.
+func (st *stream) waiting() usage {
+	return usage{st.unpublished.records.Load(), st.unpublished.bytes.Load()}
 }
 
 func newStream(s *Store, c StreamConfig) *stream {
-	st := &stream{store: s, verified: map[int]verified{}, early: writeback{dir: filepath.Join(s.streamsDir(), c.Name, "msgs")}}
+	st := &stream{store: s, verified: map[int]verified{}, ready: make(chan struct{})}
 	st.configured.Store(&c)
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)
@@ -119,7 +135,7 @@ func (st *stream) name() string { return st.configured.Load().Name }
 // config returns the limits as they are now.
 func (st *stream) config() StreamConfig { return *st.configured.Load() }
 
-// setErr notes why records are refused, or that they are taken again, and logs the change.
+// setErr notes why a stream takes nothing, or that it does again, and logs the change.
 func (st *stream) setErr(err error) {
 	st.mu.Lock()
 	before := st.err
@@ -127,7 +143,7 @@ func (st *stream) setErr(err error) {
 	st.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		st.store.log.Warn("stream refuses records", "stream", st.name(), "err", err)
+		st.store.log.Warn("stream takes nothing: its records wait in the journal", "stream", st.name(), "err", err)
 	case err == nil && before != nil:
 		st.store.log.Info("stream takes records again", "stream", st.name())
 	}

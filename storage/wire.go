@@ -26,8 +26,8 @@ var (
 )
 
 // wire publishes to the server and reads its acknowledgements. Only the last record of a run asks for one: the records of a stream are stored in the
-// order of publishing and nobody else writes to it, so the sequence in that acknowledgement tells whether all of the run were stored. Used by one
-// goroutine at a time, the holder of committer.gate.
+// order of publishing and nobody else writes to it, and each names the sequence that it must come behind, so the sequence in that acknowledgement tells whether all of the run were stored. Used by one
+// goroutine at a time, the holder of publisher.turn.
 type wire struct {
 	js     jetstream.JetStream
 	nc     *nats.Conn
@@ -63,6 +63,18 @@ func newWire(js jetstream.JetStream) (*wire, error) {
 		return nil, fmt.Errorf("subscribe to acknowledgements: %w", err)
 	}
 	return w, nil
+}
+
+// send publishes a message. The last of a run asks for an acknowledgement.
+func (w *wire) send(m *nats.Msg, last bool) (ticket uint64, err error) {
+	m.Reply = ""
+	if last {
+		ticket = w.ticket(m)
+	}
+	if err := w.nc.PublishMsg(m); err != nil {
+		return w.serial, err
+	}
+	return ticket, nil
 }
 
 func (w *wire) close() error {

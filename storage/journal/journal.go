@@ -26,7 +26,7 @@ const (
 	DefaultSegments     = 16
 
 	minSegmentBytes = 4 * block
-	maxSegmentBytes = 64 << 20 // a segment is read as a whole at a start
+	MaxSegmentBytes = 64 << 20 // a segment is read as a whole at a start
 	minSegments     = 2
 	maxSegments     = 4096
 )
@@ -77,8 +77,8 @@ func (o *Options) complete() error {
 		o.Segments = DefaultSegments
 	}
 	switch {
-	case o.SegmentBytes < minSegmentBytes || o.SegmentBytes > maxSegmentBytes || o.SegmentBytes%block != 0:
-		return fmt.Errorf("journal segments of %d bytes: want a multiple of %d between %d and %d", o.SegmentBytes, block, minSegmentBytes, maxSegmentBytes)
+	case o.SegmentBytes < minSegmentBytes || o.SegmentBytes > MaxSegmentBytes || o.SegmentBytes%block != 0:
+		return fmt.Errorf("journal segments of %d bytes: want a multiple of %d between %d and %d", o.SegmentBytes, block, minSegmentBytes, MaxSegmentBytes)
 	case o.Segments < minSegments || o.Segments > maxSegments:
 		return fmt.Errorf("journal of %d segments: want %d to %d", o.Segments, minSegments, maxSegments)
 	case o.Reserve < 0 || o.Reserve >= o.Segments-1:

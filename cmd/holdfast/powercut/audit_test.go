@@ -34,7 +34,8 @@ type report struct {
 	Acked       int // records acknowledged before a cut, or never cut
 	OnLeaf      int // records that the leaf holds in the end, all sources
 	Arrived     int // records at the hub, all sources
-	Ahead       int // records that the hub held and the leaf lost: what the rig is about
+	Ahead       int // records that the hub held and the leaf lost
+	Replays     int // starts that had records to bring back
 	Lost        int // acknowledged, and not on the leaf after the cut
 	Missing     int // acknowledged or on the leaf, and not at the hub
 	Double      int // one ID twice at the hub, or one acknowledged record under two IDs
@@ -45,8 +46,8 @@ type report struct {
 
 // counts returns the account in one line.
 func (r report) counts() string {
-	return fmt.Sprintf("cuts %d, acknowledged %d, on the leaf %d, at the hub %d, hub ahead of the cut by %d: lost %d, missing %d, double %d, out of order %d (never acknowledged and sent again %d)",
-		r.Cuts, r.Acked, r.OnLeaf, r.Arrived, r.Ahead, r.Lost, r.Missing, r.Double, r.Disordered, r.Redelivered)
+	return fmt.Sprintf("cuts %d, acknowledged %d, on the leaf %d, at the hub %d, hub ahead of the cut by %d, brought back after %d cuts: lost %d, missing %d, double %d, out of order %d (never acknowledged and sent again %d)",
+		r.Cuts, r.Acked, r.OnLeaf, r.Arrived, r.Ahead, r.Replays, r.Lost, r.Missing, r.Double, r.Disordered, r.Redelivered)
 }
 
 // String returns the account with examples of what is wrong.
@@ -60,6 +61,7 @@ func (r *report) add(o report) {
 	r.OnLeaf += o.OnLeaf
 	r.Arrived += o.Arrived
 	r.Ahead += o.Ahead
+	r.Replays += o.Replays
 	r.Lost += o.Lost
 	r.Missing += o.Missing
 	r.Double += o.Double
@@ -203,13 +205,6 @@ func (w *watch) holds(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.at[id]
-}
-
-// count returns the number of records that have arrived.
-func (w *watch) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.at)
 }
 
 // holdsAll says whether every ID among the keys has arrived.

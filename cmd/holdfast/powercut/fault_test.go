@@ -2,7 +2,6 @@ package powercut
 
 import (
 	"bufio"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -16,12 +15,9 @@ import (
 	forwardhub "github.com/holdfast-edge/holdfast/forward/hub"
 )
 
-// bootIDFile is where the kernel says which boot this is.
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
-
-// anotherBoot makes this process see a kernel boot of its own. The process must be in a mount namespace of its own. Of the mounts that it inherited, it lets
-// go of those of other disks, which their owners could not unmount otherwise.
-func anotherBoot(data string) error {
+// ownMounts makes sure that this process is in a mount namespace of its own. Of the mounts that it inherited, it lets go of those of other disks, which
+// their owners could not unmount otherwise.
+func ownMounts(data string) error {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return err
@@ -29,24 +25,7 @@ func anotherBoot(data string) error {
 	if parents, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", os.Getppid())); err != nil || parents == own {
 		return errors.Join(err, errors.New("this process shares its mounts with its parent"))
 	}
-	if err := leaveOtherDisks(data); err != nil {
-		return err
-	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails: see crypto/rand
-	text := fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
-	f, err := os.CreateTemp("", "boot_id")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // the bind mount keeps it alive
-	if _, err := f.WriteString(text); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return unix.Mount(f.Name(), bootIDFile, "", unix.MS_BIND, "")
+	return leaveOtherDisks(data)
 }
 
 // leaveOtherDisks detaches every loop and FUSE mount of this namespace that is not below the disk that holds data.
@@ -75,7 +54,8 @@ func leaveOtherDisks(data string) error {
 	return nil
 }
 
-// forbidSync makes every syncfs of this process, in all its threads, answer 0 without being made: a leaf whose sync call was removed. See seccomp(2).
+// forbidSync makes every syncfs and fdatasync of this process, in all its threads, answer 0 without being made: a leaf whose sync calls were removed. See
+// seccomp(2).
 func forbidSync() error {
 	const (
 		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -84,7 +64,8 @@ func forbidSync() error {
 	)
 	filter := []unix.SockFilter{
 		{Code: load, K: 0}, // seccomp_data.nr
-		{Code: equal, K: unix.SYS_SYNCFS, Jt: 0, Jf: 1},
+		{Code: equal, K: unix.SYS_SYNCFS, Jt: 1, Jf: 0},
+		{Code: equal, K: unix.SYS_FDATASYNC, Jt: 0, Jf: 1},
 		{Code: answer, K: unix.SECCOMP_RET_ERRNO},
 		{Code: answer, K: unix.SECCOMP_RET_ALLOW},
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
-// TestPowerCutsDuringLeap puts a leaf back to an older copy of its card, with a hub far ahead of its reserve: it has to leap above the hub and to move what it
+// TestPowerCutsDuringLeap puts a leaf back to an older copy of its card, with a hub far ahead: it has to leap above the hub and to move what it
 // holds and the hub does not. The power is cut again and again while it does that.
 func TestPowerCutsDuringLeap(t *testing.T) {
 	need(t)
 	if *cuts <= 20 {
 		t.Skip("SKIPPED, NOT TESTED: it takes a minute; make powercut runs it")
 	}
-	const ahead = 40_000 // records; a reserve covers fewer
+	const ahead = 40_000 // records
 	r := newRig(t, startHub(t, "old"), "old", pick(t), func(s *spec) { s.Batch = 500 })
 	r.untilArrived()
 	r.untilAcked(2000)

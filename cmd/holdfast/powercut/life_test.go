@@ -123,6 +123,13 @@ func (l *life) hear(line string) {
 	}
 }
 
+// stop halts the process where it is; writes that the kernel has in hand go on.
+func (l *life) stop() {
+	if err := l.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // kill ends the process at once and waits until everything that it said is read.
 func (l *life) kill() {
 	_ = l.cmd.Process.Kill() // it may have ended by itself

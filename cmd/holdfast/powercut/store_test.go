@@ -106,6 +106,9 @@ func closer(t *testing.T, c io.Closer) func() {
 func (r *rig) settle() {
 	r.t.Helper()
 	r.life.until("the dump at the start", func() bool { return r.life.dumps == 1 })
+	if r.life.logged("records were brought back") {
+		r.lost.Replays++
+	}
 	if r.letsGo {
 		return
 	}
@@ -124,6 +127,7 @@ func (r *rig) cut(mode disk.Mode, silently bool) {
 	r.t.Helper()
 	r.cuts++
 	image := filepath.Join(r.dir, "cut"+strconv.Itoa(r.cuts)+".img")
+	r.life.stop()                 // so that nothing is sent to the hub behind the cut
 	acks := r.life.acknowledged() // each of them was on flash before the cut
 	survivors, err := r.disk.Cut(image, mode, r.rand.Uint64())
 	if err != nil {

@@ -1,0 +1,179 @@
+package storage
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/holdfast-edge/holdfast/storage/journal"
+)
+
+// Quarantined is a record that was acknowledged and cannot go into its stream: one line, in JSON, of the file quarantine/<stream>.
+type Quarantined struct {
+	Stream      string    `json:"stream"`
+	Incarnation uint64    `json:"incarnation"` // of the stream that it was meant for
+	Sequence    Position  `json:"sequence"`    // that it was promised
+	Reason      string    `json:"reason"`
+	Time        time.Time `json:"time"` // when it was set aside, by a clock that may be wrong
+	Subject     string    `json:"subject"`
+	Header      string    `json:"header"` // as on the wire
+	Data        []byte    `json:"data"`
+}
+
+// quarantine is the folder of what was set aside. It is on flash before the checkpoint passes it, because that syncs the file system.
+// Needs publisher.turn.
+type quarantine struct {
+	dir   string
+	files map[string]*quarantineFile
+}
+
+type quarantineFile struct {
+	f    *os.File
+	have map[[2]uint64]bool // incarnation and sequence
+}
+
+// unnamed is the file of entries that do not even say which stream they are of.
+const unnamed = "_unnamed"
+
+// open opens the file of a stream and reads what it has, so that a second replay does not set the same aside twice.
+func (q *quarantine) open(stream string) (*quarantineFile, error) {
+	if f := q.files[stream]; f != nil {
+		return f, nil
+	}
+	if err := os.MkdirAll(q.dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(q.dir, stream), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	q.files[stream] = &quarantineFile{f: f, have: map[[2]uint64]bool{}}
+	return q.files[stream], readQuarantine(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true })
+}
+
+// readQuarantine reads what a file holds. A line that was cut off is passed over.
+func readQuarantine(f *os.File, fn func(Quarantined)) error {
+	lines := bufio.NewReader(f)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var r Quarantined
+		if json.Unmarshal(line, &r) == nil {
+			fn(r)
+		}
+		if err != nil {
+			return nil // the end, or as good as
+		}
+	}
+}
+
+// add sets a record aside. fresh: it was not there yet.
+func (q *quarantine) add(r Quarantined) (fresh bool, err error) {
+	name := r.Stream
+	if tokenProblem(name) != "" {
+		name = unnamed
+	}
+	f, err := q.open(name)
+	if err != nil {
+		return false, err
+	}
+	key := [2]uint64{r.Incarnation, uint64(r.Sequence)}
+	if f.have[key] {
+		return false, nil
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return false, err
+	}
+	if _, err := f.f.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil { // a line before it may have been cut off
+		return false, err
+	}
+	f.have[key] = true
+	return true, nil
+}
+
+func (q *quarantine) close() error {
+	var errs []error
+	for _, f := range q.files {
+		errs = append(errs, f.f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// setAside keeps a record that cannot go into its stream.
+func (s *Store) quarantined(e *journal.Entry, m message, reason string) error {
+	fresh, err := s.quarantine.add(Quarantined{
+		Stream: m.stream, Incarnation: e.Incarnation, Sequence: Position(e.Sequence), Reason: reason, Time: s.now().UTC(),
+		Subject: m.subject, Header: string(m.header), Data: m.data,
+	})
+	if err != nil {
+		return fmt.Errorf("set record %d of stream %s aside: %w", e.Sequence, m.stream, err)
+	}
+	if fresh {
+		s.log.Error("an acknowledged record was set aside", "stream", m.stream, "seq", e.Sequence, "err", reason)
+		s.alarmQuarantine(cmp.Or(m.stream, unnamed), reason)
+	}
+	return nil
+}
+
+// alarmQuarantine says, once for each stream, that it has records set aside.
+func (s *Store) alarmQuarantine(stream, reason string) {
+	path := filepath.Join(s.quarantine.dir, stream)
+	where := s.relative(path)
+	if !slices.ContainsFunc(s.Alarms(), func(a Alarm) bool { return a.Where == where }) {
+		s.alarm(path, "acknowledged records could not go into their stream: "+reason, path)
+	}
+}
+
+// openQuarantine names what was set aside in earlier runs.
+func (s *Store) openQuarantine() error {
+	return s.each(s.quarantine.dir, func(path string) error {
+		s.alarmQuarantine(filepath.Base(path), "in an earlier run")
+		return nil
+	})
+}
+
+// setEntryAside keeps an entry of the ring that belongs to no stream that is configured, or cannot be read.
+func (s *Store) setEntryAside(e *journal.Entry, m message, cause error) error {
+	switch {
+	case cause != nil:
+		return s.quarantined(e, message{stream: unnamed, data: e.Payload}, cause.Error())
+	case s.byName[m.stream] != nil:
+		return s.quarantined(e, m, "its stream was made anew since: the sequence means another record now")
+	}
+	return s.quarantined(e, m, "its stream is not configured any more, and the server does not have it")
+}
+
+// replace sets a record aside that the server refuses for good, and puts a placeholder where it was to lie, so that those behind it lie where they were
+// promised to. A gap record will tell of it.
+func (s *Store) replace(ctx context.Context, st *stream, r pending, cause error) error {
+	m, err := parseMessage(r.payload)
+	if err != nil {
+		return err
+	}
+	if err := s.quarantined(&journal.Entry{Incarnation: st.incarnation, Sequence: uint64(r.at)}, m, cause.Error()); err != nil {
+		return err
+	}
+	p := &nats.Msg{Subject: LeapSubject(st.name()), Header: nats.Header{}}
+	order(p, r.at-1)
+	ticket := s.wire.ticket(p)
+	if err := s.wire.nc.PublishMsg(p); err != nil {
+		return classify(err)
+	}
+	if a := s.wire.await(ticket, st.fence()); a.err != nil || a.seq != r.at {
+		return fmt.Errorf("%w: placeholder for record %d of stream %s: %w", ErrUnavailable, r.at, st.name(), a.err)
+	}
+	if err := s.purgePlaceholders(ctx, st); err != nil {
+		return err
+	}
+	s.publisher.owed = append(s.publisher.owed, GapRecord{Stream: st.name(), First: r.at, Last: r.at, Count: 1, Reason: GapRefused})
+	return nil
+}
