@@ -262,6 +262,7 @@ func TestLimitsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	b.settle()
 	b.kill()
 	b.options.Streams[0].MaxBytes = 1 << 20
 	b.options.Streams[0].MaxMsgs = 20
