@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -40,8 +41,9 @@ const (
 // Config is the mqtt section of a source.
 type Config struct {
 	Broker       string        `yaml:"broker" doc:"address of the broker: tcp://host:1883 or tls://host:8883"`
+	Fallback     []string      `yaml:"fallback" doc:"further addresses of the same broker, such as nodes of its cluster, tried in turn while the ones before are not reached"`
 	Topics       []string      `yaml:"topics" doc:"topic filters to subscribe to"`
-	QoS          int           `yaml:"qos" doc:"0, 1 or 2; only 1 and 2 survive a lost connection, and 2 costs more without being safer"`
+	QoS          int           `yaml:"qos" doc:"0, 1 or 2; with 0 a lost connection loses messages, 1 and 2 lose none and store each once as long as the broker keeps its session; 2 costs more and is not safer"`
 	ClientID     string        `yaml:"client_id" doc:"name of the session at the broker; empty: made of leaf and source name"`
 	User         string        `yaml:"user" doc:"user name; empty: anonymous"`
 	PasswordFile string        `yaml:"password_file" doc:"file with the password of the user"`
@@ -70,6 +72,14 @@ func (c *Config) SetDefaults() {
 func (c Config) Validate(fault func(key, problem, remedy string)) {
 	if _, err := parseBroker(c.Broker); err != nil {
 		fault("broker", err.Error(), `write it like "tcp://127.0.0.1:1883" or "tls://broker.example.com:8883"`)
+	}
+	for i, other := range c.Fallback {
+		if _, err := parseBroker(other); err != nil {
+			fault("fallback", err.Error(), "write each like broker")
+		}
+		if other == c.Broker || slices.Contains(c.Fallback[:i], other) {
+			fault("fallback", fmt.Sprintf("%q is listed already", other), "remove it")
+		}
 	}
 	c.validateTopics(fault)
 	if c.QoS < 0 || c.QoS > 2 {
@@ -136,13 +146,22 @@ func (c Config) validateTLS(fault func(key, problem, remedy string)) {
 		}
 		fault(key, "a certificate and its key are only of use together", "set tls.cert and tls.key, or neither")
 	}
-	if a, err := parseBroker(c.Broker); err == nil && !a.secure && c.TLS != (TLS{}) {
+	secure := false
+	for _, b := range c.brokers() {
+		a, err := parseBroker(b)
+		secure = secure || err != nil || a.secure
+	}
+	if !secure && c.TLS != (TLS{}) {
 		fault("tls", "the broker's address is not a TLS address, so this would be ignored", `write the address as "tls://…", or remove tls`)
 	}
 }
 
+// brokers returns all addresses, the first choice first.
+func (c Config) brokers() []string { return append([]string{c.Broker}, c.Fallback...) }
+
 // address is where a broker listens.
 type address struct {
+	url    string // as it is configured
 	host   string
 	addr   string // host and port
 	secure bool
@@ -157,7 +176,7 @@ func parseBroker(s string) (address, error) {
 		// The text of the error repeats the address, in which somebody may have written a password.
 		return address{}, fmt.Errorf("it is not an address")
 	}
-	a, port := address{host: u.Hostname()}, "1883"
+	a, port := address{url: s, host: u.Hostname()}, "1883"
 	switch u.Scheme {
 	case "tcp", "mqtt":
 	case "tls", "ssl", "mqtts":

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
 )
+
+// errRenewed is why a connection ends whose certificate was made with files that have changed.
+var errRenewed = errors.New("the certificate was renewed")
 
 // errDrained is why a connection ends on which messages had to be let go of.
 var errDrained = errors.New("the queue has room again")
@@ -32,11 +36,31 @@ func (s *Source) connect(ctx context.Context) {
 			s.log.Info("queue has room again, connecting anew for what was let go of")
 			continue
 		}
+		if errors.Is(err, errRenewed) {
+			s.log.Info("certificate files have changed, connecting anew with them")
+			continue
+		}
 		s.settle(err, time.Since(began))
+		if s.turn(err) {
+			continue // each address has its chance before the pause
+		}
 		if s.failures.Wait(ctx) != nil {
 			return
 		}
 	}
+}
+
+// turn chooses where the next connection goes: back to the first address when one was lost, else to the next of the list. It says
+// whether there is one left that was not tried since the first.
+func (s *Source) turn(err error) bool {
+	var le *linkError
+	if errors.As(err, &le) && le.stage == stageUse {
+		s.addr = s.addrs[0]
+		return false
+	}
+	at := slices.Index(s.addrs, s.addr) + 1
+	s.addr = s.addrs[at%len(s.addrs)]
+	return at < len(s.addrs)
 }
 
 // once connects, subscribes and returns why the connection ended.
@@ -56,7 +80,7 @@ func (s *Source) once(ctx context.Context) error {
 	if err != nil {
 		return &linkError{stageUse, l.reason(err)}
 	}
-	s.log.Info("connected to broker", "broker", s.cfg.Broker, "client", s.client, "resumed", l.guard.sessionPresent())
+	s.log.Info("connected to broker", "broker", s.addr.url, "client", s.client, "resumed", l.guard.sessionPresent())
 	return s.hold(ctx, l, refused, weak)
 }
 
@@ -65,7 +89,7 @@ func (s *Source) once(ctx context.Context) error {
 // Nothing can have come yet: there is no subscription.
 func (s *Source) newSession(l *link) {
 	old := s.session.last
-	if old.Client == s.client && old.Broker == s.cfg.Broker {
+	if old.Client == s.client && old.Broker == s.addr.url && !s.moved {
 		s.forgotten.Add(1)
 		s.log.Warn("broker has lost our session: messages that it had queued for us are gone; turn on its persistence", "client", s.client)
 	}
@@ -78,6 +102,7 @@ func (s *Source) hold(ctx context.Context, l *link, refused, weak []string) erro
 	defer retry.Stop()
 	look := time.NewTicker(s.lookInterval())
 	defer look.Stop()
+	stamp := s.cfg.TLS.stamp()
 	s.heard.Store(int64(time.Since(s.began)))
 	s.show(refused, weak)
 	for {
@@ -89,6 +114,9 @@ func (s *Source) hold(ctx context.Context, l *link, refused, weak []string) erro
 		case <-look.C:
 			s.show(refused, weak)
 		case <-retry.C:
+			if s.renewed(stamp) {
+				return errRenewed
+			}
 			if len(refused) == 0 {
 				continue
 			}
@@ -99,6 +127,15 @@ func (s *Source) hold(ctx context.Context, l *link, refused, weak []string) erro
 			}
 		}
 	}
+}
+
+// renewed says whether the files of the certificate have changed since, and can be used.
+func (s *Source) renewed(stamp string) bool {
+	if !s.addr.secure || s.cfg.TLS.stamp() == stamp {
+		return false
+	}
+	_, err := s.cfg.TLS.client(s.addr.host)
+	return err == nil
 }
 
 // lookInterval is how often hold looks for silence.

@@ -96,6 +96,7 @@ func (s *Source) open(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.arrive()
 	l := &link{guard: newGuard(conn, s.cfg.MaxMessage, s.timing.connect, s.queue.wake), lost: make(chan error, 1)}
 	l.session.Store(s.delivered.present())
 	o := paho.NewClientOptions().
@@ -137,6 +138,17 @@ func (s *Source) open(ctx context.Context) (*link, error) {
 		return nil, &linkError{stageLogin, err}
 	}
 	return l, nil
+}
+
+// arrive is called when an address was reached. At another one than before there may be another session, so nothing that is noted
+// by packet id has a meaning any more: what was under way may be stored twice, and nothing is taken for something else.
+func (s *Source) arrive() {
+	old := s.session.last
+	s.moved = old.Client == s.client && old.Broker != s.addr.url
+	if s.moved {
+		s.delivered.begin()
+		s.saveSession(session{Broker: s.addr.url, Client: s.client})
+	}
 }
 
 // dial opens the network connection.
@@ -190,6 +202,16 @@ func (t TLS) client(host string) (*tls.Config, error) {
 	return c, nil
 }
 
+// stamp tells the present files from others.
+func (t TLS) stamp() (text string) {
+	for _, file := range []string{t.CA, t.Cert, t.Key} {
+		if info, err := os.Stat(file); err == nil {
+			text += fmt.Sprintln(info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	return text
+}
+
 // password reads the password file, without the line break that editors put at its end.
 func (s *Source) password() (string, error) {
 	if s.cfg.PasswordFile == "" {
@@ -205,7 +227,7 @@ func (s *Source) password() (string, error) {
 // subscribe makes the broker's subscriptions those of the configuration and returns the filters that it refuses and those it
 // grants with QoS 0 where more was asked for.
 func (s *Source) subscribe(ctx context.Context, l *link) (refused, weak []string, err error) {
-	want := session{Broker: s.cfg.Broker, Client: s.client, Filters: slices.Clone(s.cfg.Topics)}
+	want := session{Broker: s.addr.url, Client: s.client, Filters: slices.Clone(s.cfg.Topics)}
 	old := s.session.last
 	if old.Broker != want.Broker || old.Client != want.Client || !l.guard.sessionPresent() {
 		old.Filters = nil // not of this session
@@ -269,7 +291,7 @@ func (s *Source) await(ctx context.Context, l *link, token paho.Token) error {
 	}
 }
 
-// nothing is the library's message store: none. We publish nothing, and what comes in is kept by the broker until we
+// nothing is the library's message store: none. What we publish is a command, which must not be sent again later, and what comes in is kept by the broker until we
 // acknowledge it. The library's own store in memory would hold every message a second time, also those that the queue had no
 // room for; its store on disk writes each message without a sync, and panics when that fails.
 type nothing struct{}

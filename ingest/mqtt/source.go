@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,8 +80,8 @@ type Options struct {
 type Source struct {
 	name   string
 	cfg    Config
-	addr   address
-	client string // client id
+	addrs  []address // the first choice first
+	client string    // client id
 	dir    string
 	last   func() (epoch, seq uint64)
 	log    *slog.Logger
@@ -101,6 +102,8 @@ type Source struct {
 
 	// Run and what it calls own the fields below.
 	loaded   bool
+	addr     address // where the next connection goes, or the present one
+	moved    bool    // the present connection is to another address than the one before
 	session  *sessionFile
 	retained *seen.Ring
 	batch    []item // readings that Deliver did not take yet: they go first
@@ -109,9 +112,9 @@ type Source struct {
 }
 
 var (
-	_ ingest.Source  = (*Source)(nil)
-	_ ingest.Stater  = (*Source)(nil)
-	_ ingest.Counter = (*Source)(nil)
+	_ ingest.Commander = (*Source)(nil)
+	_ ingest.Stater    = (*Source)(nil)
+	_ ingest.Counter   = (*Source)(nil)
 )
 
 // New returns a source that is not running. It fails when the configuration cannot work.
@@ -123,16 +126,20 @@ func New(o Options) (*Source, error) {
 	if len(faults) > 0 {
 		return nil, errors.New(strings.Join(faults, "; "))
 	}
-	addr, err := parseBroker(o.Config.Broker)
-	if err != nil {
-		return nil, fmt.Errorf("mqtt.broker: %w", err)
+	var addrs []address
+	for _, b := range o.Config.brokers() {
+		a, err := parseBroker(b)
+		if err != nil {
+			return nil, fmt.Errorf("mqtt.broker: %w", err)
+		}
+		addrs = append(addrs, a)
 	}
 	log := o.Log.With("source", o.Name)
 	s := &Source{
-		name: o.Name, cfg: o.Config, addr: addr, client: o.Config.clientID(o.Leaf, o.Name), dir: o.StateDir, last: o.Last, log: log,
+		name: o.Name, cfg: o.Config, addrs: addrs, addr: addrs[0], client: o.Config.clientID(o.Leaf, o.Name), dir: o.StateDir, last: o.Last, log: log,
 		timing: defaultTiming, state: ingest.NewCondition(log), queue: newQueue(o.Config.Queue), began: time.Now(),
 	}
-	owner := s.cfg.Broker + "\x00" + s.client
+	owner := strings.Join(s.cfg.brokers(), " ") + "\x00" + s.client
 	s.delivered = &delivered{log: log, file: seen.NewFile(filepath.Join(o.StateDir, "delivered"), packetSlots, owner)}
 	s.retained = seen.NewRing(seen.NewFile(filepath.Join(o.StateDir, "retained"), retainedSlots, ""), len(seen.Digest{}), func(f *seen.File, err error) { giveUp(log, f, err) })
 	return s, nil
@@ -201,7 +208,7 @@ func (s *Source) openState() {
 	var err error
 	s.session, err = openSession(filepath.Join(s.dir, "session"))
 	warn("subscriptions of an earlier configuration may stay", err)
-	if old := s.session.last; old.Client != "" && (old.Client != s.client || old.Broker != s.cfg.Broker) {
+	if old := s.session.last; old.Client != "" && (old.Client != s.client || !slices.Contains(s.cfg.brokers(), old.Broker)) {
 		s.log.Warn("broker or client id was changed: the old broker goes on queueing for the old client id until its session is removed there",
 			"broker", old.Broker, "client", old.Client)
 	}

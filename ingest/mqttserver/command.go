@@ -14,7 +14,7 @@ import (
 // have acknowledged, failed when nobody was there, and unknown when one did not answer, or has subscribed with QoS 0. A command
 // that was not acknowledged in time is not sent again.
 func (s *Source) Command(ctx context.Context, c ingest.Command) ingest.Outcome {
-	name, err := commandTopic(c)
+	name, err := topic.OfCommand(c.Tail, c.Header[topic.Header])
 	if err != nil {
 		return ingest.Refuse(err.Error())
 	}
@@ -45,21 +45,6 @@ func (s *Source) Command(ctx context.Context, c ingest.Command) ingest.Outcome {
 		return ingest.Outcome{State: ingest.OutcomeUnknown, Cause: "it could not be sent to every client"}
 	}
 	return ingest.Outcome{State: ingest.OutcomeFailed, Cause: "it could not be sent: too much waits for the client, or the client takes no message of that length"}
-}
-
-// commandTopic returns the topic of a command.
-func commandTopic(c ingest.Command) (string, error) {
-	name, err := topic.Unmap(c.Tail)
-	if h := c.Header[topic.Header]; h != "" {
-		name, err = topic.Unescape(h)
-	}
-	switch {
-	case err != nil:
-		return "", err
-	case topic.CheckFilter(name) != nil, !packet.ValidText(name), topic.HasWildcard(name):
-		return "", fmt.Errorf("%q is not a topic that can be published to", name)
-	}
-	return name, nil
 }
 
 // errand is a command on its way to one client.

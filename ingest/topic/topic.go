@@ -145,3 +145,19 @@ func unescape(s string) (string, error) {
 	}
 	return string(out), nil
 }
+
+// OfCommand returns the topic to which a command is published: the one that the tail is mapped from, or that the value of Header holds
+// when it is not empty. The error says why it is not one.
+func OfCommand(tail, header string) (string, error) {
+	name, err := Unmap(tail)
+	if header != "" {
+		name, err = Unescape(header)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case CheckFilter(name) != nil || HasWildcard(name):
+		return "", fmt.Errorf("%q is not a topic that can be published to", name)
+	}
+	return name, nil
+}
