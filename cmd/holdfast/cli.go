@@ -44,6 +44,7 @@ func commands() []subcommand {
 		{"tail", "STREAM", "show records as they are stored", tailCommand},
 		{"command", "SOURCE DATA", "send a command to a device", commandCommand},
 		{"probe", "PORT", "find out what a device sends, and how to configure it", probeCommand},
+		{"doctor", "", "look at brokers, users and certificates from outside", doctorCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"password", "", "hash a password of a local program or MQTT device", passwordCommand},

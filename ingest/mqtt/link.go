@@ -104,7 +104,7 @@ func (s *Source) open(ctx context.Context) (*link, error) {
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return l.guard, nil }).
 		SetProtocolVersion(4). // else a refusal is followed by an attempt with MQTT 3.1
 		SetClientID(s.client).
-		SetCleanSession(false).
+		SetCleanSession(s.clean).
 		SetUsername(s.cfg.User).SetPassword(password).
 		SetAutoAckDisabled(true).
 		SetOrderMatters(true).

@@ -103,6 +103,7 @@ type Source struct {
 	// Run and what it calls own the fields below.
 	loaded   bool
 	addr     address // where the next connection goes, or the present one
+	clean    bool    // the next connection ends the session
 	moved    bool    // the present connection is to another address than the one before
 	session  *sessionFile
 	retained *seen.Ring
