@@ -64,7 +64,8 @@ func TestExamineForgetfulBroker(t *testing.T) {
 	b := newScript(t)
 	done := make(chan []ingest.Finding, 1)
 	go func() { done <- Examine(t.Context(), Options{Name: "m", Leaf: "l", Config: config(b.url())}) }()
-	p := b.session(false)
+	p := b.accept()
+	p.connack(0, false)
 	for p.suback(0x80) != sysDropped {
 	}
 	p.next()
