@@ -149,7 +149,7 @@ const credential = "credential:"
 // resolve makes file names absolute: a relative one lies in folder, credential:NAME in the service's credentials directory. A command that
 // the service manager did not start looks where the running service has its credentials.
 func (c *Config) resolve(folder string) {
-	files := []*string{&c.Leaf.Data, &c.Storage.Key, &c.Hub.Credentials, &c.Hub.NKey, &c.Hub.TLS.CA, &c.Hub.TLS.Cert, &c.Hub.TLS.Key}
+	files := []*string{&c.Leaf.Data, &c.Storage.Key, &c.Hub.Credentials, &c.Hub.NKey, &c.Hub.TLS.CA, &c.Hub.TLS.Cert, &c.Hub.TLS.Key, &c.Hub.Proxy.PasswordFile}
 	apps := &c.Apps
 	files = append(files, &apps.TLS.Cert, &apps.TLS.Key, &apps.TLS.CA, &apps.Hub.Credentials, &apps.Hub.NKey, &apps.Hub.TLS.CA, &apps.Hub.TLS.Cert, &apps.Hub.TLS.Key)
 	for _, s := range c.Sources {

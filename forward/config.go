@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	"github.com/holdfast-edge/holdfast/forward/hub"
+	"github.com/holdfast-edge/holdfast/leaf"
 )
 
 // The ways a stream goes to the hub, as words of the configuration.
@@ -65,5 +66,9 @@ type Options struct {
 	Domain  string            // the hub's JetStream domain; empty: hub.Domain
 	Dir     string            // where the progress shown while offline is kept; empty: nowhere
 	Streams map[string]Config // by stream name; an empty Mode is ModeSource
-	Log     *slog.Logger      // nil: no log
+	Demand  *leaf.OnDemand    // when the link is opened; nil: it is always wanted, and not the uplink's business
+	Rate    int64             // bytes of records per second, on average and before compression; 0: no limit
+
+	Documents bool         // keep the hub's configuration documents
+	Log       *slog.Logger // nil: no log
 }

@@ -32,6 +32,8 @@ type follower struct {
 	behind   bool                   // older records wait
 	pace     *pace
 	limit    int    // of records under way, as the consumer has it
+	paused   bool   // the consumer is, for the rate's sake
+	sent     uint64 // records, acknowledged or not
 	acked    uint64 // records acknowledged, of which
 	proven   uint64 // so many are proven
 
@@ -116,7 +118,7 @@ func (w *follower) look(ctx context.Context) error {
 	}
 	w.floor, w.acked = info.AckFloor, info.AckFloor.Consumer
 	under := info.NumPending + uint64(info.NumAckPending)
-	if under == 0 {
+	if under == 0 || w.paused {
 		w.moved = now
 	}
 	f.mu.Lock()
@@ -145,16 +147,23 @@ func (w *follower) steer(ctx context.Context, now time.Time, info *jetstream.Con
 	if !w.pace.held {
 		f.up.shares.leave(f.name)
 	}
-	if limit == w.limit {
+	sent := w.acked + uint64(info.NumAckPending)
+	wait := f.up.rate.spend(now, float64(sent-min(w.sent, sent))*w.pace.size)
+	w.sent = sent
+	if limit == w.limit && wait == 0 && !w.paused {
 		return
 	}
 	cfg := info.Config
-	cfg.MaxAckPending = limit
+	cfg.MaxAckPending, cfg.PauseUntil = limit, nil
+	if wait > 0 {
+		until := now.Add(wait)
+		cfg.PauseUntil = &until
+	}
 	if _, err := f.up.js.UpdatePushConsumer(ctx, f.name, cfg); err != nil {
 		f.up.log.Debug("window is not changed", "stream", f.name, "window", limit, "err", err)
 		return // tried again at the next look
 	}
-	w.limit = limit
+	w.limit, w.paused = limit, wait > 0
 }
 
 // prove begins a read of the hub's newest record when progress calls for it. The floor alone is no proof: purging records that were

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -33,18 +34,21 @@ type memory struct {
 	mu      sync.Mutex // guards the fields below
 	store   storage.StoreID
 	streams map[string]remembered
+	days    map[string]leaf.Traffic // by date
+	carried leaf.Traffic            // by the link, as last counted
 	dirty   bool
 	saved   time.Time
 }
 
 type memoryContent struct {
-	Store   storage.StoreID       `json:"store"`
-	Streams map[string]remembered `json:"streams"`
+	Store   storage.StoreID         `json:"store"`
+	Streams map[string]remembered   `json:"streams"`
+	Traffic map[string]leaf.Traffic `json:"traffic,omitempty"` // by date, of whatever store
 }
 
 // openMemory reads the memory of a store. What was kept for another store is forgotten. The memory is usable in spite of an error.
 func openMemory(dir string, store storage.StoreID) (*memory, error) {
-	m := &memory{store: store, streams: map[string]remembered{}}
+	m := &memory{store: store, streams: map[string]remembered{}, days: map[string]leaf.Traffic{}}
 	if dir == "" {
 		return m, nil
 	}
@@ -59,6 +63,9 @@ func openMemory(dir string, store storage.StoreID) (*memory, error) {
 	}
 	if err != nil {
 		return m, fmt.Errorf("read saved progress %s: %w", m.path, err)
+	}
+	if c.Traffic != nil {
+		m.days = c.Traffic
 	}
 	if c.Store == store && c.Streams != nil {
 		m.streams = c.Streams
@@ -97,10 +104,10 @@ func (m *memory) set(stream string, r remembered) {
 func (m *memory) save(now bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.dirty || m.path == "" || (!now && time.Since(m.saved) < saveInterval) {
+	if !m.dirty && !(now && len(m.days) > 0) || m.path == "" || (!now && time.Since(m.saved) < saveInterval) {
 		return nil
 	}
-	b, err := json.MarshalIndent(memoryContent{Store: m.store, Streams: m.streams}, "", "  ")
+	b, err := json.MarshalIndent(memoryContent{Store: m.store, Streams: m.streams, Traffic: m.days}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("save progress: %w", err)
 	}

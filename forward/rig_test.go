@@ -46,6 +46,8 @@ type site struct {
 	js   jetstream.JetStream
 	wire *wire.Wire
 
+	demand *leaf.OnDemand // of the gateways; nil: their links are always up
+
 	mu   sync.Mutex          // guards want where several gateways capture at once
 	want map[string][]string // hub stream -> IDs it must have, in order per leaf
 }
@@ -65,7 +67,7 @@ func newSite(t *testing.T, leaves ...string) *site {
 	}
 	var spec fleet.Spec
 	for _, l := range leaves {
-		fl := fleet.Leaf{Name: l, Password: password}
+		fl := fleet.Leaf{Name: l, Password: password, Commands: true, Documents: true}
 		for name, c := range testStreams {
 			fl.Streams = append(fl.Streams, fleet.Stream{Name: name, Mode: fleet.Mode(c.Mode), HubStream: c.HubStream})
 		}
@@ -166,13 +168,13 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 	fatal("open store")
 	err = g.store.Mend(context.Background(), Remembered(dir, g.store.ID()))
 	fatal("mend")
-	g.leaf, err = leaf.Start(leaf.Options{Config: leaf.Config{Name: name, Data: dir}, Hub: leaf.Hub{URLs: urls, Domain: "hub"}, Log: log})
+	g.leaf, err = leaf.Start(leaf.Options{Config: leaf.Config{Name: name, Data: dir}, Hub: leaf.Hub{URLs: urls, Domain: "hub", Documents: true}, Log: log})
 	fatal("start leaf")
 	g.nc, err = g.leaf.Connect()
 	fatal("connect")
 	g.js, err = jetstream.New(g.nc)
 	fatal("jetstream")
-	g.up = New(Options{Leaf: name, Dir: dir, Streams: testStreams, Log: log}, g.store, g.leaf)
+	g.up = New(Options{Leaf: name, Dir: dir, Streams: testStreams, Documents: true, Demand: s.demand, Log: log}, g.store, g.leaf)
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
 	err = g.store.Attach(ctx, storage.Server{JetStream: g.js, Restart: g.leaf.RestartJetStream, Pause: g.leaf.PauseJetStream, Forwarded: g.up.Forwarded})
@@ -181,8 +183,10 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 		g.expectSystemRecords(stream)
 	}
 	go func() { g.done <- g.up.Run(ctx, g.nc) }()
-	err = g.leaf.Enable(true)
-	fatal("enable link")
+	if s.demand == nil {
+		err = g.leaf.Enable(true)
+		fatal("enable link")
+	}
 	s.t.Cleanup(g.close)
 	return g
 }

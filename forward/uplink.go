@@ -39,6 +39,8 @@ type Link interface {
 	Link() leaf.Link
 	Changed() <-chan struct{}
 	Redial() error
+	Enable(on bool) error
+	Traffic() leaf.Traffic
 	Greet(ctx context.Context) (leaf.Greeting, error)
 }
 
@@ -68,6 +70,8 @@ type Uplink struct {
 	log    *slog.Logger
 	memory *memory
 	shares *shares
+	rate   throttle
+	demand *demand // nil: the link is always wanted
 	feeds  []*feed // sorted by stream name; immutable
 	idle   []Progress
 
@@ -85,7 +89,10 @@ func New(o Options, store Store, link Link) *Uplink {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	u := &Uplink{opts: o, store: store, link: link, log: o.Log, shares: newShares()}
+	u := &Uplink{opts: o, store: store, link: link, log: o.Log, shares: newShares(), rate: throttle{rate: float64(o.Rate)}}
+	if o.Demand != nil {
+		u.demand = &demand{cfg: *o.Demand}
+	}
 	var err error
 	if u.memory, err = openMemory(o.Dir, store.ID()); err != nil {
 		u.log.Warn("saved progress is lost; the hub will tell", "err", err)
@@ -150,6 +157,11 @@ func (u *Uplink) Run(ctx context.Context, nc *nats.Conn) error {
 			u.log.Warn("progress is not saved", "err", err)
 		}
 	}()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if u.opts.Documents {
+		wg.Go(func() { u.keepDocuments(ctx) })
+	}
 	var r redialer
 	for ctx.Err() == nil {
 		l := u.link.Link()
@@ -176,6 +188,13 @@ func (u *Uplink) waitOffline(ctx context.Context, l leaf.Link) {
 	if l.Reason == leaf.ReasonDuplicate {
 		state = SameName
 	}
+	if u.demand != nil && l.State == leaf.LinkOff {
+		state, l.Cause = Down, demandCause
+		if records, bytes := u.backlog(); u.demand.open(time.Now(), records, bytes) {
+			u.log.Info("opening the link", "pending", records)
+			u.enable(true)
+		}
+	}
 	for _, f := range u.feeds {
 		f.enter(state, l.Cause, l.Remedy)
 		if f.due(observeEvery) {
@@ -190,7 +209,14 @@ func (u *Uplink) waitOffline(ctx context.Context, l leaf.Link) {
 	}
 }
 
+func (u *Uplink) enable(on bool) {
+	if err := u.link.Enable(on); err != nil {
+		u.log.Warn("the link is not switched", "on", on, "err", err)
+	}
+}
+
 func (u *Uplink) save() {
+	u.memory.carry(time.Now(), u.link.Traffic())
 	if err := u.memory.save(false); err != nil {
 		u.log.Warn("progress is not saved", "err", err)
 	}
@@ -222,6 +248,11 @@ func (u *Uplink) session(ctx context.Context, up leaf.Link, r *redialer) {
 		}
 		u.save()
 		u.shares.trip(l.RTT)
+		if u.demand != nil && u.demand.done(time.Now(), u.quiet()) {
+			u.log.Info("closing the link, nothing waits", "dur", time.Since(began).Round(time.Second))
+			u.enable(false)
+			return
+		}
 		if stuck := u.stuck(); r.wants(stuck != "", began, time.Now()) {
 			u.log.Warn("nothing moves although records wait, dialling anew", "stream", stuck, "hub", l.Remote, "dur", time.Since(began).Round(time.Second))
 			if err := u.link.Redial(); err != nil {

@@ -123,6 +123,11 @@ func (s *Server) shared() (exports, imports string) {
 			share("service", "$JS.ACK."+s.opts.Name+".*."+c.Stream+"."+name+".>", "", "")
 		}
 	}
+	if s.opts.Hub.Documents {
+		api("STREAM.INFO."+DocumentStream, "")
+		api("DIRECT.GET."+DocumentStream, many)
+		api("DIRECT.GET."+DocumentStream+".>", many)
+	}
 	for _, source := range s.opts.Append {
 		share("service", AppendSubject(source), "", "")
 		share("service", AppendSubject(source)+".>", "", "")

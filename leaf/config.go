@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Defaults of the leaf and hub sections.
@@ -58,7 +59,39 @@ type Hub struct {
 	TLS         TLS      `yaml:"tls" doc:"how the hub is verified, and how the leaf proves itself"`
 	Prefer      string   `yaml:"prefer,scalar" enum:"any,first" doc:"which of several urls is used: any, or the first that answers, and the first of all again as soon as it does"`
 	Proxy       Proxy    `yaml:"proxy" doc:"HTTP proxy on the way to the hub"`
+	Link        string   `yaml:"link,scalar" enum:"always,on-demand" doc:"whether the link is kept up, for about 300 MB a month when idle, or opened when on_demand says so"`
+	OnDemand    OnDemand `yaml:"on_demand" doc:"when the link is opened with link: on-demand; the first that is reached counts, 0 never is"`
+	Rate        int64    `yaml:"rate" unit:"bytes" doc:"what records may take of the link per second on average, counted before compression; 0: all of it"`
+	Commands    bool     `yaml:"commands" doc:"execute what the hub's stream COMMANDS has for this gateway, as the fleet file allows"`
+	Documents   bool     `yaml:"documents" doc:"keep what the hub's bucket DOCUMENTS has for this gateway in a local one, for local applications to read"`
 }
+
+// How the link is kept.
+const (
+	LinkAlways   = "always"
+	LinkOnDemand = "on-demand"
+)
+
+// OnDemand says when a link that is opened on demand is opened.
+type OnDemand struct {
+	Records int           `yaml:"records" doc:"so many records wait"`
+	Bytes   int64         `yaml:"bytes" unit:"bytes" doc:"they have so many bytes"`
+	Age     time.Duration `yaml:"age" doc:"something has waited for so long"`
+	Every   time.Duration `yaml:"every" doc:"the link has not been up for so long, whether something waits or not: for commands, and so that the hub hears of us"`
+	Linger  time.Duration `yaml:"linger" doc:"the link is closed when nothing has waited for so long"`
+}
+
+func (d OnDemand) validate(fault func(key, problem, remedy string)) {
+	if d.Records < 0 || d.Bytes < 0 || d.Age < 0 || d.Every < 0 || d.Linger < 0 {
+		fault("on_demand", "a value is negative", "use 0 for what does not matter")
+	}
+	if d.Records == 0 && d.Bytes == 0 && d.Age == 0 && d.Every == 0 {
+		fault("on_demand", "the link would never be opened", "set records, bytes, age or every")
+	}
+}
+
+// DocumentStream is the stream of the bucket with the hub's documents.
+const DocumentStream = "KV_DOCUMENTS"
 
 // Preferences among several addresses of the hub.
 const (
@@ -114,7 +147,10 @@ type TLS struct {
 func (t TLS) set() bool { return t != TLS{} }
 
 // SetDefaults sets what the file may leave out.
-func (h *Hub) SetDefaults() { h.Domain, h.Prefer = DefaultDomain, PreferAny }
+func (h *Hub) SetDefaults() {
+	h.Domain, h.Prefer, h.Link = DefaultDomain, PreferAny, LinkAlways
+	h.OnDemand = OnDemand{Records: 1000, Bytes: 1 << 20, Age: 15 * time.Minute, Linger: 10 * time.Second}
+}
 
 // Validate reports every fault of the section.
 func (h Hub) Validate(fault func(key, problem, remedy string)) {
@@ -142,6 +178,16 @@ func (h Hub) Validate(fault func(key, problem, remedy string)) {
 		fault("prefer", fmt.Sprintf("is %q", h.Prefer), "choose any or first")
 	}
 	h.Proxy.validate(fault)
+	switch h.Link {
+	case LinkAlways, "":
+	case LinkOnDemand:
+		h.OnDemand.validate(fault)
+	default:
+		fault("link", fmt.Sprintf("is %q", h.Link), "choose always or on-demand")
+	}
+	if h.Rate < 0 {
+		fault("rate", fmt.Sprintf("is %d", h.Rate), "use 0 for no limit")
+	}
 	if (h.TLS.Cert == "") != (h.TLS.Key == "") {
 		fault("tls", "cert and key go together", "give both or none")
 	}

@@ -53,7 +53,13 @@ func storageOptions(cfg configs.Config, log *slog.Logger) storage.Options {
 }
 
 func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Options {
-	o := forward.Options{Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: home, Streams: map[string]forward.Config{}, Log: log}
+	o := forward.Options{
+		Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: home, Streams: map[string]forward.Config{}, Log: log,
+		Rate: cfg.Hub.Rate, Documents: cfg.Hub.Documents,
+	}
+	if cfg.Hub.Link == leaf.LinkOnDemand {
+		o.Demand = &cfg.Hub.OnDemand
+	}
 	for _, s := range cfg.Streams {
 		o.Streams[s.Name] = s.Forward
 	}
@@ -62,9 +68,13 @@ func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Op
 
 // commandOptions says whose commands are executed, and where their marks are.
 func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Runner, js jetstream.JetStream, entries []ingest.Entry, log *slog.Logger) command.Options {
-	return command.Options{
+	o := command.Options{
 		Leaf: cfg.Leaf.Name, Dir: command.MarkDir(store.Home()), JetStream: js, Store: store, Entries: entries, Record: runner.Store, Log: log,
 	}
+	if cfg.Hub.Commands && len(cfg.Hub.URLs) > 0 {
+		o.Upstream = forward.Downstream(cfg.Leaf.Name, cfg.Hub.Domain, command.Stream)
+	}
+	return o
 }
 
 // newSources builds the configured sources.

@@ -27,17 +27,22 @@ func (r *reporter) line() string { return status.Line(r.report()) }
 // report asks every part how it is and folds the answers.
 func (r *reporter) report() status.Report {
 	link := r.server.Link()
+	carried := r.uplink.Traffic()
 	rep := status.Report{
 		Leaf: r.cfg.Leaf.Name, Version: version(), Store: string(r.store.ID()), Epoch: r.store.Epoch(),
 		Started: r.started, Now: time.Now(), Clock: r.store.Clock().String(),
 		Link: status.Link{
 			State: link.State.String(), Cause: link.Cause, Remedy: link.Remedy, Remote: link.Remote,
 			Since: link.Since, RTT: link.RTT.Seconds(),
+			SentToday: carried.Today.Sent, ReceivedToday: carried.Today.Received, SentMonth: carried.Month.Sent, ReceivedMonth: carried.Month.Received,
 		},
 		Wear: wear(r.store.Wear()), Streams: r.streams(), Sources: r.sources(), Damage: damage(r.store.Alarms()),
 	}
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()
+	}
+	if link.State == leaf.LinkOff && r.cfg.Hub.Link == leaf.LinkOnDemand && len(r.cfg.Hub.URLs) > 0 {
+		rep.Link.State, rep.Link.Cause = status.OnDemand, ""
 	}
 	rep.Verdict = status.Fold(rep)
 	return rep

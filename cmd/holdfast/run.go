@@ -104,8 +104,10 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()
-	if err := server.Enable(true); err != nil {
-		log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
+	if cfg.Hub.Link != leaf.LinkOnDemand {
+		if err := server.Enable(true); err != nil {
+			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
+		}
 	}
 
 	<-ctx.Done()

@@ -66,6 +66,7 @@ leafnodes {
   isolate_leafnode_interest: true
   ping_interval: 10s
   ping_max: 2
+  authorization { timeout: 30 } # a satellite link, or 9600 bit/s, needs more than the default 2 s for its greeting
   tls {
     %[5]s
     timeout: 10

@@ -197,7 +197,7 @@ var rejectRemedies = map[string]string{
 
 func foldLink(r Report, v *Verdict) {
 	switch r.Link.State {
-	case "up", "off":
+	case "up", "off", OnDemand:
 	case "refused":
 		v.add(Problem, "link", "refused: "+r.Link.Cause, r.Link.Remedy)
 	default:
@@ -236,6 +236,8 @@ func sentence(r Report, v Verdict) string {
 		s += ", the oldest for " + span(r.Now.Sub(v.Oldest))
 	}
 	switch {
+	case r.Link.State == OnDemand:
+		s += "; it goes there when enough waits, or for long enough."
 	case r.Link.State != "up":
 		s += "; it goes there when the link is back."
 	case v.ETA > 0:

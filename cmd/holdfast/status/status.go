@@ -34,13 +34,22 @@ type Wear struct {
 
 // Link is the state of the way to the hub.
 type Link struct {
-	State  string    `json:"state"` // off, down, connecting, up, refused
+	State  string    `json:"state"` // off, down, connecting, up, refused, on demand
 	Cause  string    `json:"cause,omitempty"`
 	Remedy string    `json:"remedy,omitempty"`
 	Remote string    `json:"remote,omitempty"`
 	Since  time.Time `json:"since"`
 	RTT    float64   `json:"rtt_seconds,omitempty"`
+
+	// Bytes with the headers of TCP and IP, by the gateway's clock in UTC.
+	SentToday     int64 `json:"sent_today_bytes"`
+	ReceivedToday int64 `json:"received_today_bytes"`
+	SentMonth     int64 `json:"sent_month_bytes"`
+	ReceivedMonth int64 `json:"received_month_bytes"`
 }
+
+// OnDemand is the state of a link that is down because nothing asks for it.
+const OnDemand = "on demand"
 
 // Stream is one captured stream: stored = forwarded + waiting + dropped.
 type Stream struct {

@@ -25,6 +25,10 @@ func Text(w io.Writer, r Report) error {
 	if r.Link.RTT > 0 {
 		fmt.Fprintf(&b, ", round trip %.0f ms", r.Link.RTT*1000)
 	}
+	if r.Link.SentMonth+r.Link.ReceivedMonth > 0 {
+		fmt.Fprintf(&b, ", %s sent and %s received today, %s and %s this month", size(uint64(r.Link.SentToday)), size(uint64(r.Link.ReceivedToday)),
+			size(uint64(r.Link.SentMonth)), size(uint64(r.Link.ReceivedMonth)))
+	}
 	fmt.Fprintf(&b, ", clock %s, up for %s (epoch %d)\n", r.Clock, span(r.Now.Sub(r.Started)), r.Epoch)
 	b.WriteString(wearLine(r.Wear))
 	tw := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)

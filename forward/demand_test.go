@@ -1,0 +1,118 @@
+package forward
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/rig/poll"
+)
+
+func TestDemand(t *testing.T) {
+	now := time.Unix(0, 0)
+	d := &demand{cfg: leaf.OnDemand{Records: 100, Bytes: 1000, Age: time.Minute, Every: time.Hour, Linger: 10 * time.Second}}
+	at := func(after time.Duration, records, bytes uint64, want bool) {
+		t.Helper()
+		now = now.Add(after)
+		if got := d.open(now, records, bytes); got != want {
+			t.Errorf("open with %d records of %d bytes = %v, want %v", records, bytes, got, want)
+		}
+	}
+	at(0, 0, 0, false)
+	at(time.Second, 99, 999, false)
+	at(time.Second, 100, 10, true)
+	at(time.Second, 2, 1000, true)
+	at(56*time.Second, 2, 10, false)
+	at(2*time.Second, 2, 10, true)  // waits for a minute
+	at(time.Second, 0, 0, false)    // is gone
+	at(58*time.Minute, 0, 0, false) // 59 min 1 s without a link
+	at(time.Minute, 0, 0, true)
+	for _, step := range []struct {
+		after time.Duration
+		quiet bool
+		want  bool
+	}{{0, true, false}, {9 * time.Second, true, false}, {time.Second, false, false}, {time.Second, true, false}, {10 * time.Second, true, true}} {
+		now = now.Add(step.after)
+		if got := d.done(now, step.quiet); got != step.want {
+			t.Errorf("done after %v, quiet %v = %v, want %v", step.after, step.quiet, got, step.want)
+		}
+	}
+	at(time.Second, 0, 0, false)
+}
+
+// TestThrottle: what several streams send stays at the rate on average.
+func TestThrottle(t *testing.T) {
+	now := time.Unix(0, 0)
+	r := throttle{rate: 1000}
+	var sent float64
+	until := now
+	for range 6000 {
+		now = now.Add(followClosely)
+		if now.Before(until) {
+			r.spend(now, 0)
+			continue
+		}
+		sent += 700
+		until = now.Add(r.spend(now, 700))
+	}
+	if got := sent / 600; got < 900 || got > 1010 {
+		t.Errorf("%.0f bytes/s, want 1000", got)
+	}
+	if (&throttle{}).spend(now, 1e9) != 0 {
+		t.Error("without a rate there is a pause")
+	}
+}
+
+// TestTrafficSurvivesARestart: the counts of a day and a month go on, whatever the kernel's counts begin with.
+func TestTrafficSurvivesARestart(t *testing.T) {
+	dir := t.TempDir()
+	day := time.Date(2026, 11, 29, 23, 0, 0, 0, time.UTC)
+	for i := range 3 {
+		m, err := openMemory(dir, "store")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.carry(day, leaf.Traffic{Sent: 100, Received: 10})
+		m.carry(day.Add(2*time.Hour), leaf.Traffic{Sent: 150, Received: 15})
+		got := m.traffic(day.Add(2 * time.Hour))
+		n := int64(i + 1)
+		want := Traffic{Today: leaf.Traffic{Sent: 50 * n, Received: 5 * n}, Month: leaf.Traffic{Sent: 150 * n, Received: 15 * n}}
+		if got != want {
+			t.Errorf("run %d: %+v, want %+v", i, got, want)
+		}
+		if next := m.traffic(day.Add(30 * time.Hour)); next.Month != (leaf.Traffic{}) {
+			t.Errorf("another month has %+v", next)
+		}
+		if err := m.save(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLinkOnDemand: nothing is sent while little waits; enough opens the link, all goes, and it is closed again.
+func TestLinkOnDemand(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	s := newSite(t)
+	s.demand = &leaf.OnDemand{Records: 50, Linger: time.Second}
+	g := s.start("g1", t.TempDir())
+	g.append(10, "S", "M")
+	poll.Wait(context.Background(), 4*time.Second, func() bool { return false })
+	if st := s.wire.Stats(); st.Accepted != 0 {
+		t.Fatalf("%d connections although little waits", st.Accepted)
+	}
+	if p := g.progress("S"); p.State != Down || p.Cause != demandCause || p.Waiting != 11 {
+		t.Errorf("progress %+v, want down, on demand, and 11 waiting", p)
+	}
+	for range 2 {
+		before := s.wire.Stats()
+		g.append(60, "S", "M")
+		s.await(patient, "FIELD", "g1_M")
+		poll.Until(t, patient, func() bool { return g.leaf.Link().State == leaf.LinkOff }, "closed again")
+		after := s.wire.Stats()
+		t.Logf("a session with 120 records: %d bytes up, %d down", after.Up-before.Up, after.Down-before.Down)
+	}
+}
