@@ -15,9 +15,10 @@ type Reading struct {
 	Data   []byte            // the message byte for byte
 	Header map[string]string // further headers; nil for none
 
-	// Note, when not nil, is called with the reading's ID before it is stored: what it writes to the store's file system is
-	// covered by the same commit. An error of Note is returned by Deliver and nothing of the batch is stored. An ID that was
-	// noted but not stored may be noted again, for the same or for another reading: the later note counts.
+	// Note, when not nil, is called with the reading's ID before it is stored: what it writes to the store's file system is there
+	// after a crash of the process. It is on flash with the next checkpoint of the store, which may be later than the record: after a
+	// power cut, a stored record may have no note. An error of Note is returned by Deliver and nothing of the batch is stored. An ID
+	// that was noted but not stored may be noted again, for the same or for another reading: the later note counts.
 	Note func(storage.ID) error
 }
 

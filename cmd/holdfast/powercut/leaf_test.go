@@ -37,6 +37,7 @@ type spec struct {
 	Small   bool // the streams hold little and records are large, so that the store makes room all the time
 	Batch   int  // a device sends 1 to Batch records at once
 	Fault   fault
+	Listen  string // address of an MQTT server, whose devices are in the parent; empty: none
 }
 
 // fault takes one protection away from a leaf, so that the rig can show that it notices.
@@ -98,13 +99,16 @@ func (c *child) run(ctx context.Context) error {
 	for _, d := range s.Devices {
 		streams[d.Name] = d.Stream
 	}
+	if s.Listen != "" {
+		streams[mqttSource] = sourced
+	}
 	store, err := storage.Open(storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(s.Small), Streams: streamConfigs(s.Small), Sources: streams, Log: c.log})
 	if err != nil {
 		return err
 	}
 	c.say("epoch %s %d", store.ID(), store.Epoch())
 	srv, err := leaf.Start(leaf.Options{
-		Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log, MaxStore: maxStore})
+		Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log})
 	if err != nil {
 		return err
 	}
@@ -136,6 +140,9 @@ func (c *child) run(ctx context.Context) error {
 	var writers errgroup.Group
 	for _, d := range s.Devices {
 		writers.Go(func() error { return c.send(writing, store, d) })
+	}
+	if s.Listen != "" {
+		writers.Go(func() error { return c.serve(writing, store) })
 	}
 	return c.obey(ctx, js, stop, &writers)
 }
@@ -224,7 +231,12 @@ func later(err error) bool {
 // dump tells the parent every record that the leaf holds.
 func (c *child) dump(ctx context.Context, js jetstream.JetStream) error {
 	for _, s := range streamNames() {
-		err := readStream(ctx, js, s, "data.>", func(id string, _ []byte) { c.say("has %s", id) })
+		err := readStream(ctx, js, s, "data.>", func(id string, data []byte) {
+			c.say("has %s", id)
+			if strings.Contains(id, "."+mqttSource+".") {
+				c.say("holds %s", data)
+			}
+		})
 		if err != nil {
 			c.say("error dump: %v", err)
 			return err

@@ -41,6 +41,7 @@ type life struct {
 	acks    []ack
 	appends int             // calls of Append that were acknowledged
 	has     map[string]bool // IDs of the dump that is under way, or was the last one
+	holds   []string        // data of the MQTT devices' records in that dump, in order
 	dumps   int
 	stopped bool
 	faults  []string
@@ -114,6 +115,8 @@ func (l *life) hear(line string) {
 		l.epoch = rest
 	case "has":
 		l.has[rest] = true
+	case "holds":
+		l.holds = append(l.holds, rest)
 	case "dumped":
 		l.dumps++
 	case "stopped":
@@ -142,6 +145,7 @@ func (l *life) say(word string) {
 	if word == "dump" {
 		l.mu.Lock()
 		clear(l.has)
+		l.holds = nil
 		l.mu.Unlock()
 	}
 	if _, err := io.WriteString(l.stdin, word+"\n"); err != nil {
