@@ -166,6 +166,18 @@ func (r *Runner) Set(entries ...Entry) {
 	}
 }
 
+// Newest returns the number of the newest record of a source that was stored since the start, 0 for none.
+func (r *Runner) Newest(source string) uint64 {
+	for _, l := range r.all() {
+		if l.name == source {
+			<-l.turn
+			defer func() { l.turn <- struct{}{} }()
+			return l.seq
+		}
+	}
+	return 0
+}
+
 // all returns the lanes as they are now.
 func (r *Runner) all() []*lane {
 	r.mu.Lock()

@@ -30,7 +30,7 @@ func AppendSubject(source string) string { return "holdfast.append." + source }
 
 // accounts sets the accounts and users of o. The daemon's user works inside the process only.
 func (s *Server) accounts(o *server.Options) error {
-	id, apps := s.identity, s.opts.Apps
+	id, apps := s.identity, s.options().Apps
 	daemon, err := id.daemon.PublicKey()
 	if err != nil {
 		return fmt.Errorf("keys of local users: %w", err)
@@ -110,25 +110,25 @@ func (s *Server) shared() (exports, imports string) {
 		share("service", "$JS.API."+request, CapturePrefix+"."+request, options)
 	}
 	const many = ", response_type: stream"
-	for _, c := range s.opts.Apps.Captured {
+	for _, c := range s.options().Apps.Captured {
 		api("STREAM.INFO."+c.Stream, "")
 		api("DIRECT.GET."+c.Stream, many)
 		api("DIRECT.GET."+c.Stream+".>", many)
 		if c.Live {
-			share("stream", "data."+s.opts.Name+"."+c.Stream+".>", "", "")
+			share("stream", "data."+s.options().Name+"."+c.Stream+".>", "", "")
 		}
 		for _, name := range c.Consumers {
 			api("CONSUMER.INFO."+c.Stream+"."+name, "")
 			api("CONSUMER.MSG.NEXT."+c.Stream+"."+name, many)
-			share("service", "$JS.ACK."+s.opts.Name+".*."+c.Stream+"."+name+".>", "", "")
+			share("service", "$JS.ACK."+s.options().Name+".*."+c.Stream+"."+name+".>", "", "")
 		}
 	}
-	if s.opts.Hub.Documents {
+	if s.options().Hub.Documents {
 		api("STREAM.INFO."+DocumentStream, "")
 		api("DIRECT.GET."+DocumentStream, many)
 		api("DIRECT.GET."+DocumentStream+".>", many)
 	}
-	for _, source := range s.opts.Append {
+	for _, source := range s.options().Append {
 		share("service", AppendSubject(source), "", "")
 		share("service", AppendSubject(source)+".>", "", "")
 	}
@@ -137,7 +137,7 @@ func (s *Server) shared() (exports, imports string) {
 
 // ports sets where local applications connect.
 func (s *Server) ports(o *server.Options) error {
-	apps := s.opts.Apps
+	apps := s.options().Apps
 	o.DontListen = s.listen == ""
 	var cert *tls.Config
 	if apps.TLS.Cert != "" && (s.listen != "" || s.websocket != "") {

@@ -81,6 +81,16 @@ func (a *Apps) SetDefaults() {
 	a.DuplicateWindow = defaultDuplicateWindow
 }
 
+// limited returns a with the default limits if it has none.
+func (a Apps) limited() Apps {
+	if a.MaxConnections > 0 {
+		return a
+	}
+	limits := Apps{Websocket: a.Websocket, Origins: a.Origins, TLS: a.TLS, Users: a.Users, Captured: a.Captured, Hub: a.Hub}
+	limits.SetDefaults()
+	return limits
+}
+
 // Validate reports every fault of the section.
 func (a Apps) Validate(fault func(key, problem, remedy string)) {
 	if a.Websocket != "" && !listenAddress(a.Websocket) {

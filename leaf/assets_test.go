@@ -47,7 +47,7 @@ func appJetStream(t *testing.T, s *Server) jetstream.JetStream {
 // settleAssets plans and applies, and returns the plan in lines.
 func settleAssets(t *testing.T, s *Server, js JetStream, allowLoss bool) (plan []string, failed []AssetChange) {
 	t.Helper()
-	changes, err := s.PlanAssets(t.Context(), s.opts.Apps, js)
+	changes, err := s.PlanAssets(t.Context(), s.options().Apps, js)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestAssetsThatWouldLoseData(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		changes, err := s.PlanAssets(t.Context(), s.opts.Apps, streams(t, tt.declared))
+		changes, err := s.PlanAssets(t.Context(), s.options().Apps, streams(t, tt.declared))
 		if err != nil || len(changes) != 1 {
 			t.Fatalf("%s: plan %v, %v, want one change", tt.name, changes, err)
 		}

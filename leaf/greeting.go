@@ -48,10 +48,10 @@ func (s *Server) greet(ctx context.Context) (net.Conn, Greeting, error) {
 	if host == "" {
 		return nil, g, errors.New("ask the hub for its version: the link has not been on yet")
 	}
-	if s.opts.Hub.Proxy.URL != "" {
+	if s.options().Hub.Proxy.URL != "" {
 		return nil, g, errors.New("ask the hub for its version: it cannot be asked through a proxy")
 	}
-	for _, raw := range s.opts.Hub.URLs {
+	for _, raw := range s.options().Hub.URLs {
 		if strings.HasPrefix(raw, "ws") {
 			return nil, g, errors.New("ask the hub for its version: it cannot be asked through a websocket")
 		}
@@ -92,7 +92,7 @@ func (s *Server) examine(ctx context.Context) (problem, bool) {
 		if !remotes[0].TLS {
 			return problem{}, false
 		}
-		return hubProblem(host, s.opts.Name, errNoTLS, time.Now())
+		return hubProblem(host, s.options().Name, errNoTLS, time.Now())
 	}
 	cfg := remotes[0].TLSConfig
 	if cfg == nil {
@@ -113,7 +113,7 @@ func (s *Server) examine(ctx context.Context) (problem, bool) {
 	if err == nil {
 		return problem{}, false
 	}
-	return hubProblem(host, s.opts.Name, err.Error(), time.Now())
+	return hubProblem(host, s.options().Name, err.Error(), time.Now())
 }
 
 // errNoTLS is what crypto/tls says of a peer that does not speak it.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -33,7 +34,7 @@ type Options struct {
 // Server is an embedded nats-server with JetStream, the accounts CAPTURE and APP, and a link to the hub that starts disabled.
 // Safe for concurrent use.
 type Server struct {
-	opts      Options
+	opts      atomic.Pointer[Options] // as Start or Reconfigure was given them
 	log       *slog.Logger
 	identity  identity
 	listen    string // where local applications connect; empty: no port
@@ -68,14 +69,9 @@ func Start(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Apps.MaxConnections == 0 {
-		limits := Apps{}
-		limits.SetDefaults()
-		limits.Websocket, limits.Origins, limits.TLS, limits.Users = o.Apps.Websocket, o.Apps.Origins, o.Apps.TLS, o.Apps.Users
-		limits.Captured, limits.Hub = o.Apps.Captured, o.Apps.Hub
-		o.Apps = limits
-	}
-	s := &Server{opts: o, log: o.Log, listen: o.NATS, websocket: o.Apps.Websocket}
+	o.Apps = o.Apps.limited()
+	s := &Server{log: o.Log, listen: o.NATS, websocket: o.Apps.Websocket}
+	s.opts.Store(&o)
 	s.probePorts()
 	var err error
 	if s.identity, err = newIdentity(); err != nil {
@@ -111,9 +107,12 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
+// options returns what the server runs with. What it points to is never changed.
+func (s *Server) options() *Options { return s.opts.Load() }
+
 // probePorts leaves out the ports that cannot be opened: the server would not start.
 func (s *Server) probePorts() {
-	if _, err := s.opts.Apps.TLS.config(); s.opts.Apps.TLS.Cert != "" && err != nil {
+	if _, err := s.options().Apps.TLS.config(); s.options().Apps.TLS.Cert != "" && err != nil {
 		s.log.Error("no port for local applications", "err", err)
 		s.listen, s.websocket = "", ""
 	}
@@ -152,7 +151,7 @@ func (s *Server) connect(keys nkeys.KeyPair, opts ...nats.Option) (*nats.Conn, e
 		return nil, fmt.Errorf("connect to own server: %w", err)
 	}
 	base := []nats.Option{
-		nats.InProcessServer(s.srv), nats.Nkey(public, keys.Sign), nats.CustomInboxPrefix(InboxPrefix(s.opts.Name)),
+		nats.InProcessServer(s.srv), nats.Nkey(public, keys.Sign), nats.CustomInboxPrefix(InboxPrefix(s.options().Name)),
 		nats.Name("holdfast"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond),
 	}
 	nc, err := nats.Connect("", append(base, opts...)...)
@@ -178,7 +177,7 @@ func (s *Server) PauseJetStream(while func()) error {
 	}
 	while()
 	cfg := &server.JetStreamConfig{
-		StoreDir: s.opts.Data, Domain: s.opts.Name, MaxMemory: maxMemory, MaxStore: s.opts.MaxStore, SyncInterval: 0,
+		StoreDir: s.options().Data, Domain: s.options().Name, MaxMemory: maxMemory, MaxStore: s.options().MaxStore, SyncInterval: 0,
 	}
 	if err := s.srv.EnableJetStream(cfg); err != nil {
 		return fmt.Errorf("start JetStream again: %w", err)

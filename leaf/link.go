@@ -197,6 +197,18 @@ func (l *link) enable(on bool) {
 	l.fold(nil)
 }
 
+// configure notes whether there is a hub at all.
+func (l *link) configure(hub bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.State == LinkOff {
+		l.state.Cause = ""
+		if !hub {
+			l.state.Cause = "no hub is configured"
+		}
+	}
+}
+
 // refuse notes a problem that keeps the link from being tried.
 func (l *link) refuse(p problem) {
 	l.mu.Lock()

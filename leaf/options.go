@@ -85,25 +85,25 @@ func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Option
 	if err := s.accounts(o); err != nil {
 		return nil, err
 	}
-	o.ServerName = s.opts.Name
+	o.ServerName = s.options().Name
 	o.NoSigs = true
 	o.NoLog = true // the log is set by hand
 	if err := s.ports(o); err != nil {
 		return nil, err
 	}
-	o.MaxConn = s.opts.Apps.MaxConnections + spareConnections
+	o.MaxConn = s.options().Apps.MaxConnections + spareConnections
 	o.MaxPending = maxPending
 	o.StreamMaxBufferedSize = maxBuffered
-	o.JetStreamLimits = server.JSLimitOpts{Duplicates: s.opts.Apps.DuplicateWindow, MaxBatchInflightPerStream: maxBatches, MaxBatchInflightTotal: maxBatches}
+	o.JetStreamLimits = server.JSLimitOpts{Duplicates: s.options().Apps.DuplicateWindow, MaxBatchInflightPerStream: maxBatches, MaxBatchInflightTotal: maxBatches}
 	o.JetStream = true
-	o.JetStreamDomain = s.opts.Name
-	o.StoreDir = s.opts.Data // the server adds "jetstream"
-	o.JetStreamKey = s.opts.Key
-	if o.JetStreamCipher = server.ChaCha; s.opts.Cipher == "aes" {
+	o.JetStreamDomain = s.options().Name
+	o.StoreDir = s.options().Data // the server adds "jetstream"
+	o.JetStreamKey = s.options().Key
+	if o.JetStreamCipher = server.ChaCha; s.options().Cipher == "aes" {
 		o.JetStreamCipher = server.AES
 	}
 	o.JetStreamMaxMemory = maxMemory
-	o.JetStreamMaxStore = s.opts.MaxStore
+	o.JetStreamMaxStore = s.options().MaxStore
 	o.FeatureFlags = map[string]bool{server.FeatureFlagJsAckFormatV2: true, server.FeatureFlagJsAPIReplyFormatV2: true}
 	o.ConnectErrorReports, o.ReconnectErrorReports = 1, 1 // every failed dial says why
 	o.LeafNode.ReconnectInterval = reconnectWait
@@ -117,12 +117,12 @@ func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Option
 // remotes returns the links to the hub, switched on or off: the daemon's first. Errors name the file that cannot be used.
 func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 	var all []*server.RemoteLeafOpts
-	if len(s.opts.Hub.URLs) > 0 {
-		r, err := s.opts.Hub.remote(on)
+	if len(s.options().Hub.URLs) > 0 {
+		r, err := s.options().Hub.remote(on)
 		if err != nil {
 			return nil, err
 		}
-		r.LocalAccount, r.DenyExports, r.DenyImports = AccountCapture, denied, deniedFromHub(s.opts.Name)
+		r.LocalAccount, r.DenyExports, r.DenyImports = AccountCapture, denied, deniedFromHub(s.options().Name)
 		s.mu.Lock()
 		generation := s.generation
 		s.mu.Unlock()
@@ -133,11 +133,11 @@ func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 		}
 		all = append(all, r)
 	}
-	if len(s.opts.Apps.Hub.URLs) > 0 {
+	if len(s.options().Apps.Hub.URLs) > 0 {
 		s.mu.Lock()
 		want := s.want // a redial is not for this one
 		s.mu.Unlock()
-		r, err := s.opts.Apps.Hub.remote(want)
+		r, err := s.options().Apps.Hub.remote(want)
 		if err != nil {
 			return nil, fmt.Errorf("link of local applications: %w", err)
 		}

@@ -21,13 +21,10 @@ const (
 // as for a missing credentials file, the link's state says so too, and Enable(true) is tried again every few seconds until
 // Enable(false). Without a hub in the configuration it does nothing. The link of local applications goes with it.
 func (s *Server) Enable(on bool) error {
-	if len(s.opts.Hub.URLs)+len(s.opts.Apps.Hub.URLs) == 0 {
-		return nil
-	}
 	s.mu.Lock()
 	s.want, s.resting = on, false
 	s.mu.Unlock()
-	if len(s.opts.Hub.URLs) > 0 {
+	if len(s.options().Hub.URLs) > 0 {
 		s.link.enable(on)
 	}
 	return s.apply()
@@ -38,7 +35,7 @@ func (s *Server) Redial() error {
 	s.mu.Lock()
 	on := s.want
 	s.mu.Unlock()
-	if !on || len(s.opts.Hub.URLs) == 0 {
+	if !on || len(s.options().Hub.URLs) == 0 {
 		return nil
 	}
 	return s.renew()
@@ -86,7 +83,7 @@ func (s *Server) apply() error {
 	s.mu.Lock()
 	want, have := s.want && !s.resting, s.have
 	s.mu.Unlock()
-	if want == have {
+	if want == have || len(s.options().Hub.URLs)+len(s.options().Apps.Hub.URLs) == 0 {
 		return nil
 	}
 	err := s.tell(want)
@@ -103,6 +100,10 @@ func (s *Server) apply() error {
 
 // errBusy means that the server still dials for the remote that is to be enabled.
 var errBusy = errors.New("a dial is still under way")
+
+func busy(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "at the moment, try again")
+}
 
 // tell reloads the server's options with the link on or off.
 func (s *Server) tell(on bool) error {
@@ -123,7 +124,7 @@ func (s *Server) tell(on bool) error {
 		}
 	}
 	if err != nil {
-		if strings.Contains(err.Error(), "at the moment, try again") {
+		if busy(err) {
 			return errBusy
 		}
 		return fmt.Errorf("switch link to the hub: %w", err)
@@ -133,7 +134,7 @@ func (s *Server) tell(on bool) error {
 }
 
 func (s *Server) reloadWith(on bool) error {
-	files := s.opts.Hub.fingerprint() // before they are read
+	files := s.options().Hub.fingerprint() // before they are read
 	remotes, err := s.remotes(on)
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (s *Server) connections() []*server.LeafInfo {
 
 // AppLink tells whether local applications have a link of their own to the hub, and whether it is up.
 func (s *Server) AppLink() (configured, up bool) {
-	if len(s.opts.Apps.Hub.URLs) == 0 {
+	if len(s.options().Apps.Hub.URLs) == 0 {
 		return false, false
 	}
 	z, err := s.srv.Leafz(&server.LeafzOptions{Account: AccountApp})

@@ -37,7 +37,7 @@ func (t *tender) tend(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	want := s.want
 	s.mu.Unlock()
-	if len(s.opts.Hub.URLs) == 0 || !want {
+	if len(s.options().Hub.URLs) == 0 || !want {
 		t.until = time.Time{}
 		return
 	}
@@ -103,7 +103,7 @@ func (t *tender) watchFiles(now time.Time, l Link) {
 	t.server.mu.Lock()
 	used := t.server.files
 	t.server.mu.Unlock()
-	if used == "" || used == t.server.opts.Hub.fingerprint() {
+	if used == "" || used == t.server.options().Hub.fingerprint() {
 		return
 	}
 	if l.State != LinkUp {
@@ -136,7 +136,7 @@ func (h Hub) fingerprint() string {
 
 // preferFirst goes back to the first address when it takes connections again.
 func (t *tender) preferFirst(ctx context.Context, now time.Time, l Link) {
-	h := t.server.opts.Hub
+	h := t.server.options().Hub
 	if h.Prefer != PreferFirst || len(h.URLs) < 2 || h.Proxy.URL != "" {
 		return
 	}

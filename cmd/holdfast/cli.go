@@ -39,6 +39,8 @@ func commands() []subcommand {
 	return []subcommand{
 		{"run", "", "run the gateway daemon", runCommand},
 		{"check", "", "say what is wrong with configuration or stored data", checkCommand},
+		{"plan", "[FILE]", "show what a changed configuration would change", planCommand},
+		{"reload", "", "make the daemon read its configuration again", reloadCommand},
 		{"init", "", "write a first configuration for this machine", initCommand},
 		{"status", "", "is my data safe, what waits, when is it at the hub", statusCommand},
 		{"tail", "STREAM", "show records as they are stored", tailCommand},

@@ -34,7 +34,7 @@ type control struct {
 }
 
 // listenControl opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
-func listenControl(data string, reports *reporter, js jetstream.JetStream, executor *command.Executor, cfg configs.Config, log *slog.Logger) (*control, error) {
+func listenControl(data string, reports *reporter, js jetstream.JetStream, executor *command.Executor, self *gateway, cfg configs.Config, log *slog.Logger) (*control, error) {
 	path := controlSocket(data)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
@@ -64,6 +64,8 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, execu
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
+	mux.HandleFunc("POST /plan", func(w http.ResponseWriter, r *http.Request) { servePlan(w, r, self) })
+	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) { serveReload(w, r, self) })
 	mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, executor) })
 	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg, log) })
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
@@ -168,7 +170,7 @@ func newTailRecord(stream string, m jetstream.Msg) tailRecord {
 
 // askDaemon asks the daemon that runs on data. The caller closes the body.
 func askDaemon(ctx context.Context, method, data, path string, query url.Values, content []byte) (io.ReadCloser, error) {
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", controlSocket(data))
 	}}}

@@ -77,12 +77,18 @@ func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Run
 	return o
 }
 
-// newSources builds the configured sources.
-func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *slog.Logger) ([]ingest.Entry, error) {
+// newSources builds the configured sources. newest tells the number of the newest record of a source that was stored since the start.
+func newSources(cfg configs.Config, store *storage.Store, newest func(source string) uint64, conn *lateConn, log *slog.Logger) ([]ingest.Entry, error) {
 	entries := make([]ingest.Entry, 0, len(cfg.Sources))
 	for _, s := range cfg.Sources {
 		var source ingest.Source
 		var err error
+		last := func() (epoch, seq uint64) {
+			if seq = newest(s.Name); seq > 0 { // it was replaced while it ran
+				return store.Epoch(), seq
+			}
+			return store.Last(s.Name)
+		}
 		switch {
 		case s.Serial != nil:
 			source, err = serial.New(s.Name, *s.Serial, *s.Frame, log)
@@ -98,13 +104,13 @@ func newSources(cfg configs.Config, store *storage.Store, conn *lateConn, log *s
 			source, err = mqtt.New(mqtt.Options{
 				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
 				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
-				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
+				Last:     last,
 			})
 		case s.MQTTServer != nil:
 			source, err = mqttserver.New(mqttserver.Options{
 				Name: s.Name, Config: *s.MQTTServer, Log: log,
 				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
-				Last:     func() (uint64, uint64) { return store.Last(s.Name) },
+				Last:     last,
 			})
 		}
 		if err == nil && s.Decode != nil {

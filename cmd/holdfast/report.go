@@ -1,6 +1,7 @@
 package main
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
@@ -13,7 +14,7 @@ import (
 
 // reporter gathers what the parts report. All its fields are immutable once set.
 type reporter struct {
-	cfg     configs.Config
+	cfg     *atomic.Pointer[configs.Config] // as it is after a reload
 	started time.Time
 	store   *storage.Store
 	runner  *ingest.Runner
@@ -29,7 +30,7 @@ func (r *reporter) report() status.Report {
 	link := r.server.Link()
 	carried := r.uplink.Traffic()
 	rep := status.Report{
-		Leaf: r.cfg.Leaf.Name, Version: version(), Store: string(r.store.ID()), Epoch: r.store.Epoch(),
+		Leaf: r.cfg.Load().Leaf.Name, Version: version(), Store: string(r.store.ID()), Epoch: r.store.Epoch(),
 		Started: r.started, Now: time.Now(), Clock: r.store.Clock().String(),
 		Link: status.Link{
 			State: link.State.String(), Cause: link.Cause, Remedy: link.Remedy, Remote: link.Remote,
@@ -41,7 +42,7 @@ func (r *reporter) report() status.Report {
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()
 	}
-	if link.State == leaf.LinkOff && r.cfg.Hub.Link == leaf.LinkOnDemand && len(r.cfg.Hub.URLs) > 0 {
+	if link.State == leaf.LinkOff && r.cfg.Load().Hub.Link == leaf.LinkOnDemand && len(r.cfg.Load().Hub.URLs) > 0 {
 		rep.Link.State, rep.Link.Cause = status.OnDemand, ""
 	}
 	rep.Verdict = status.Fold(rep)
@@ -58,9 +59,9 @@ func (r *reporter) streams() []status.Stream {
 	for i, s := range states {
 		p := progress[s.Name]
 		st := status.Stream{
-			Name: s.Name, Mode: r.cfg.Streams[i].Forward.Mode, Full: s.Full, Wrong: s.Unbalanced,
+			Name: s.Name, Mode: r.cfg.Load().Streams[i].Forward.Mode, Full: s.Full, Wrong: s.Unbalanced,
 			Stored: s.Stored, Forwarded: s.Forwarded, Waiting: s.Waiting, Dropped: dropped(s.Dropped),
-			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Streams[i].MaxBytes,
+			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Load().Streams[i].MaxBytes,
 			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Since: p.Since, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
 		}
 		if attached(p.State) {

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -36,13 +39,16 @@ func runCommand(ctx context.Context, args []string, std stdio) error {
 	}
 	log, done := daemonLogger(std.err, *debug)
 	defer done()
-	return runDaemon(ctx, cfg, log)
+	return runDaemon(ctx, *path, cfg, log)
 }
 
-// runDaemon runs a gateway until ctx ends. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
-func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err error) {
+// runDaemon runs a gateway until ctx ends; path is where the configuration is read from again. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
+func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.Logger) (err error) {
 	started := time.Now()
 	notify := systemd.New(log)
+	hup := make(chan os.Signal, 1) // from the beginning, or it would end the process
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	systemd.LimitMemory()
 	store, err := storage.Open(storageOptions(cfg, log))
 	if err != nil {
@@ -52,11 +58,12 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	defer cancelStopping()
 	defer func() { err = errors.Join(err, closeStore(stopping, store)) }()
 	conn := newLateConn()
-	entries, err := newSources(cfg, store, conn, log)
+	var runner *ingest.Runner
+	entries, err := newSources(cfg, store, func(source string) uint64 { return runner.Newest(source) }, conn, log)
 	if err != nil {
 		return err
 	}
-	runner := ingest.NewRunner(store, log, entries...)
+	runner = ingest.NewRunner(store, log, entries...)
 
 	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
 		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
@@ -82,9 +89,13 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
 	conn.set(nc)
 	ensureCaptured(ctx, js, cfg, log)
+	self := &gateway{
+		path: path, conn: conn, store: store, runner: runner, executor: executor, server: server, js: js, notify: notify, log: log, hup: hup, entries: entries,
+	}
+	self.cfg.Store(&cfg)
 	ensureAssets(ctx, server, cfg, false, log)
-	reports := &reporter{cfg: cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
-	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, cfg, log)
+	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
+	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, self, cfg, log)
 	if err != nil {
 		return fmt.Errorf("open the control socket: %w", err)
 	}
@@ -101,6 +112,7 @@ func runDaemon(ctx context.Context, cfg configs.Config, log *slog.Logger) (err e
 	service.Go(func() {
 		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
 	})
+	service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()

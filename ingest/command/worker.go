@@ -14,6 +14,9 @@ import (
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
+// idleReader is how long the server keeps a reader of the stream of commands that nobody asks for more.
+const idleReader = 10 * time.Second
+
 // worker executes the commands of one source.
 type worker struct {
 	executor *Executor
@@ -80,6 +83,7 @@ func (e *Executor) each(ctx context.Context, messages jetstream.MessagesContext,
 func (e *Executor) read(ctx context.Context, start uint64, bare bool, subjects ...string) (jetstream.MessagesContext, error) {
 	c, err := e.opt.JetStream.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: start, HeadersOnly: bare,
+		InactiveThreshold: idleReader, // the library does not remove it when the reader stops, as for another source of the name
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", Stream, err)
