@@ -155,12 +155,12 @@ func TestDeliverNotes(t *testing.T) {
 	}}
 	var noted []string
 	note := func(data string) Reading {
-		return Reading{Time: base, Data: []byte(data), Note: func(id storage.ID) error {
+		return Reading{Time: base, Data: []byte(data), Note: func(id storage.ID) ([]byte, error) {
 			if data == "fail" {
-				return errors.New("disk gone")
+				return nil, errors.New("disk gone")
 			}
 			noted = append(noted, data+"="+id.String())
-			return nil
+			return []byte("mark of " + data), nil
 		}}
 	}
 	var failed error

@@ -196,9 +196,11 @@ func (l *lane) try(ctx context.Context, recs []storage.Record, batch []Reading, 
 			continue
 		}
 		id := storage.ID{Leaf: l.store.Leaf(), Store: l.store.ID(), Source: l.name, Epoch: l.store.Epoch(), Seq: recs[i].Seq}
-		if err := batch[i].Note(id); err != nil {
+		mark, err := batch[i].Note(id)
+		if err != nil {
 			return 0, fmt.Errorf("note reading %s: %w", id, err)
 		}
+		recs[i].Mark = mark
 	}
 	return len(recs), l.persist(ctx, recs)
 }

@@ -15,11 +15,11 @@ type Reading struct {
 	Data   []byte            // the message byte for byte
 	Header map[string]string // further headers; nil for none
 
-	// Note, when not nil, is called with the reading's ID before it is stored: what it writes to the store's file system is there
-	// after a crash of the process. It is on flash with the next checkpoint of the store, which may be later than the record: after a
-	// power cut, a stored record may have no note. An error of Note is returned by Deliver and nothing of the batch is stored. An ID
-	// that was noted but not stored may be noted again, for the same or for another reading: the later note counts.
-	Note func(storage.ID) error
+	// Note, when not nil, is called with the reading's ID before it is stored. What it returns, 64 bytes at most, is on flash with the
+	// reading, and storage.Store.Marks gives it back after a crash as long as what Note wrote to the store's file system may not be on
+	// flash itself. An error of Note is returned by Deliver and nothing of the batch is stored. An ID that was noted but not stored may be
+	// noted again, for the same or for another reading: the later note counts.
+	Note func(storage.ID) (mark []byte, err error)
 }
 
 // Deliver hands readings of one source to the store, in order.

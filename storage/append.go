@@ -11,6 +11,7 @@ import (
 const (
 	maxSubject = 1024
 	maxHeaders = 8 << 10
+	maxMark    = 64
 )
 
 // InvalidError says which record of a call can never be stored, and why. It is an ErrInvalid.
@@ -151,7 +152,7 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 // fill makes the message of a record, at the end of b.
 func (it *item) fill(b []byte, r *Record, id ID, stamp Stamp) []byte {
 	from := len(b)
-	b, header := appendMessage(b, it.source, r.Tail, id.String(), stamp.String(), r.Header, r.Data)
+	b, header := appendMessage(b, it.source, id.String(), stamp.String(), r)
 	it.seq, it.payload = r.Seq, b[from:len(b):len(b)]
 	subject := len(it.source.subject)
 	if r.Tail != "" {
@@ -180,6 +181,8 @@ func (s *Store) check(r *Record) (*source, string) {
 		return nil, "its sequence is zero"
 	case int64(len(r.Data)) > src.stream.config().MaxMsgSize:
 		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config().MaxMsgSize)
+	case len(r.Mark) > maxMark:
+		return nil, fmt.Sprintf("its mark is longer than %d bytes", maxMark)
 	case len(src.subject)+1+len(r.Tail) > maxSubject:
 		return nil, fmt.Sprintf("its subject is longer than %d characters", maxSubject)
 	}

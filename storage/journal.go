@@ -97,6 +97,7 @@ func (s *Store) readRing() error {
 			r.st.wait(1, r.size())
 			if id.Store == s.ID() {
 				s.newest = max(s.newest, id.Epoch)
+				s.marks.keep(id, m.mark)
 			}
 			if r.st.known {
 				s.counted(entry{Stream: m.stream, Position: r.at, Source: id.Source, Epoch: id.Epoch, Seq: id.Seq, Body: m.data})

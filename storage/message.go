@@ -13,10 +13,11 @@ import (
 
 // message is a record as the journal keeps it: all that a replay needs to store it without a configuration.
 //
-// Its form in the journal, numbers little-endian: length of the stream's name (1 byte), the name, length of the subject (2), the subject, length of
-// the headers (4), the headers as they are on the wire without the empty line behind them, the ID first, and the data.
+// Its form in the journal, numbers little-endian: length of the stream's name (1 byte), the name, length of the mark (1), the mark, length of the
+// subject (2), the subject, length of the headers (4), the headers as they are on the wire without the empty line behind them, the ID first, and the data.
 type message struct {
 	stream  string
+	mark    []byte // see Record
 	subject string
 	header  []byte
 	data    []byte
@@ -29,9 +30,12 @@ const headerStart = "NATS/1.0\r\n" + HeaderID + ": "
 const orderSize = len(jetstream.ExpectedLastSeqHeader) + len(": \r\n") + 16
 
 // appendMessage adds the form of a record in the journal to b, and returns how much its headers take.
-func appendMessage(b []byte, src *source, tail, id, stamp string, header map[string]string, data []byte) ([]byte, int) {
+func appendMessage(b []byte, src *source, id, stamp string, r *Record) ([]byte, int) {
+	tail := r.Tail
 	b = append(b, byte(len(src.stream.name())))
 	b = append(b, src.stream.name()...)
+	b = append(b, byte(len(r.Mark)))
+	b = append(b, r.Mark...)
 	n := len(src.subject)
 	if tail != "" {
 		n += 1 + len(tail)
@@ -46,18 +50,18 @@ func appendMessage(b []byte, src *source, tail, id, stamp string, header map[str
 	b = append(append(b, headerStart...), id...)
 	b = append(append(b, "\r\n"+HeaderTime+": "...), stamp...)
 	b = append(b, '\r', '\n')
-	for k, v := range header {
+	for k, v := range r.Header {
 		b = append(append(b, k...), ": "...)
 		b = append(append(b, v...), '\r', '\n')
 	}
 	encoded := len(b) - at - 4
 	binary.LittleEndian.PutUint32(b[at:], uint32(encoded))
-	return append(b, data...), encoded
+	return append(b, r.Data...), encoded
 }
 
 // messageSize is an upper bound of what appendMessage adds.
 func messageSize(src *source, r *Record) int {
-	n := 1 + len(src.stream.name()) + 2 + len(src.subject) + 1 + len(r.Tail) + 4 + len(headerStart) + len(HeaderTime) + 256 + len(r.Data)
+	n := 1 + len(src.stream.name()) + 1 + len(r.Mark) + 2 + len(src.subject) + 1 + len(r.Tail) + 4 + len(headerStart) + len(HeaderTime) + 256 + len(r.Data)
 	for k, v := range r.Header {
 		n += len(k) + len(v) + len(": \r\n")
 	}
@@ -83,6 +87,7 @@ func parseMessage(b []byte) (m message, err error) {
 		return int(binary.LittleEndian.Uint64(wide[:]))
 	}
 	m.stream = string(take(number(1)))
+	m.mark = take(number(1))
 	m.subject = string(take(number(2)))
 	m.header = take(number(4))
 	m.data = b

@@ -88,6 +88,7 @@ type Record struct {
 	Time   time.Time         // when it was received, from time.Now so that its monotonic part is kept; zero: now
 	Header map[string]string // further headers, nil for none; must not name HeaderID or HeaderTime
 	Data   []byte
+	Mark   []byte // what the source wants back after a power cut, see Store.Marks; at most 64 bytes, not part of what is stored and sent
 }
 
 // ClockState says how far the wall clock can be trusted.

@@ -79,6 +79,7 @@ type Store struct {
 
 	// Of Open.
 	young  map[string]catalogEntry // what the catalog gets
+	marks  marks                   // of records in the ring
 	newest uint64                  // highest epoch of ours in the ring
 
 	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish

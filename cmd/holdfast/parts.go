@@ -105,12 +105,14 @@ func newSources(cfg configs.Config, store *storage.Store, newest func(source str
 				Name: s.Name, Leaf: cfg.Leaf.Name, Config: *s.MQTT, Log: log,
 				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
 				Last:     last,
+				Marks:    func() []storage.Mark { return store.Marks(s.Name) },
 			})
 		case s.MQTTServer != nil:
 			source, err = mqttserver.New(mqttserver.Options{
 				Name: s.Name, Config: *s.MQTTServer, Log: log,
 				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
 				Last:     last,
+				Marks:    func() []storage.Mark { return store.Marks(s.Name) },
 			})
 		}
 		if err == nil && s.Decode != nil {

@@ -74,7 +74,7 @@ func stored(t *testing.T, s *Source) []string {
 }
 
 func TestKeep(t *testing.T) {
-	note := func(storage.ID) error { return nil }
+	note := func(storage.ID) ([]byte, error) { return nil, nil }
 	read := func(data string) ingest.Reading {
 		return ingest.Reading{Time: noon, Tail: "a.b", Data: []byte(data), Header: map[string]string{"H": "1"}, Note: note}
 	}

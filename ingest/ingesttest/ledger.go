@@ -66,7 +66,7 @@ func (l *Ledger) Deliver(ctx context.Context, batch ...ingest.Reading) error {
 	for _, r := range batch {
 		l.count++
 		if r.Note != nil {
-			if err := r.Note(storage.ID{Leaf: "leaf", Store: "s", Source: "m", Epoch: l.mine, Seq: l.count}); err != nil {
+			if _, err := r.Note(storage.ID{Leaf: "leaf", Store: "s", Source: "m", Epoch: l.mine, Seq: l.count}); err != nil {
 				return err
 			}
 		}

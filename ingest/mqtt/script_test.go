@@ -216,7 +216,7 @@ func (f *fakeStore) deliver(ctx context.Context, batch ...ingest.Reading) error 
 		if r.Note == nil {
 			continue
 		}
-		if err := r.Note(storage.ID{Leaf: "leaf", Store: "s", Source: "m", Epoch: f.epoch, Seq: f.seq + 1 + uint64(i)}); err != nil {
+		if _, err := r.Note(storage.ID{Leaf: "leaf", Store: "s", Source: "m", Epoch: f.epoch, Seq: f.seq + 1 + uint64(i)}); err != nil {
 			return err
 		}
 	}

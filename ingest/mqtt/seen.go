@@ -47,12 +47,12 @@ type delivered struct {
 }
 
 // load reads the marks of an earlier process; see seen.File.load.
-func (d *delivered) load(epoch, seq uint64) error {
+func (d *delivered) load(epoch, seq uint64, journal []storage.Mark) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.marks = map[uint16]seen.Mark{}
 	found := false
-	return d.file.Load(epoch, seq, func(slot int, m seen.Mark) {
+	return d.file.Load(epoch, seq, journal, func(slot int, m seen.Mark) {
 		d.marks[uint16(slot)] = m
 		if after := m.Nr + 1; !found || int32(after-d.next) > 0 {
 			found, d.next = true, after
@@ -98,16 +98,17 @@ func (d *delivered) handle(session uint64, packet uint16, digest seen.Digest) se
 	return seen.Mark{Nr: d.next - 1, Digest: digest}
 }
 
-// note writes the mark of a record that is about to be stored.
-func (d *delivered) note(session uint64, packet uint16, m seen.Mark, id storage.ID) {
+// note writes the mark of a record that is about to be stored, and returns what goes into the journal with it.
+func (d *delivered) note(session uint64, packet uint16, m seen.Mark, id storage.ID) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if session != d.session {
-		return
+		return nil
 	}
 	if err := d.file.Put(int(packet), m, id); err != nil {
 		giveUp(d.log, d.file, err)
 	}
+	return d.file.Encode(int(packet), m)
 }
 
 // store makes the mark of a message good: its record is stored.

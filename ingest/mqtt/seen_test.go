@@ -10,7 +10,7 @@ import (
 
 func TestMarksAreVoid(t *testing.T) {
 	d := &delivered{log: nopLog(), file: seen.NewFile(filepath.Join(t.TempDir(), "delivered"), packetSlots, "o")}
-	if err := d.load(0, 0); err != nil {
+	if err := d.load(0, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	x, y := seen.DigestOf([]byte("a"), []byte("x")), seen.DigestOf([]byte("a"), []byte("y"))
@@ -58,7 +58,7 @@ func TestMarksAreVoid(t *testing.T) {
 		t.Error("find for the session before = true")
 	}
 	again := &delivered{log: nopLog(), file: seen.NewFile(d.file.Path(), packetSlots, "o")}
-	if err := again.load(9, 9); err != nil || len(again.marks) != 0 {
+	if err := again.load(9, 9, nil); err != nil || len(again.marks) != 0 {
 		t.Errorf("after a restart %d marks, %v, want none", len(again.marks), err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-edge/holdfast/ingest"
 	"github.com/holdfast-edge/holdfast/ingest/seen"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 // Headers of records from a broker, beside topic.Header.
@@ -63,7 +64,9 @@ type Options struct {
 	// Last returns the newest committed record of this source from earlier epochs. Run calls it once, before it connects, so
 	// Run must not be called before the store can tell. Nil: there is none.
 	Last func() (epoch, seq uint64)
-	Log  *slog.Logger
+	// Marks returns what the store's journal gave back for this source (storage.Store.Marks). Run calls it once. Nil: nothing.
+	Marks func() []storage.Mark
+	Log   *slog.Logger
 }
 
 // Source is an MQTT client with a persistent session. It implements ingest.Source.
@@ -84,6 +87,7 @@ type Source struct {
 	client string    // client id
 	dir    string
 	last   func() (epoch, seq uint64)
+	marks  func() []storage.Mark
 	log    *slog.Logger
 	timing timing
 
@@ -137,7 +141,7 @@ func New(o Options) (*Source, error) {
 	}
 	log := o.Log.With("source", o.Name)
 	s := &Source{
-		name: o.Name, cfg: o.Config, addrs: addrs, addr: addrs[0], client: o.Config.clientID(o.Leaf, o.Name), dir: o.StateDir, last: o.Last, log: log,
+		name: o.Name, cfg: o.Config, addrs: addrs, addr: addrs[0], client: o.Config.clientID(o.Leaf, o.Name), dir: o.StateDir, last: o.Last, marks: o.Marks, log: log,
 		timing: defaultTiming, state: ingest.NewCondition(log), queue: newQueue(o.Config.Queue), began: time.Now(),
 	}
 	owner := strings.Join(s.cfg.brokers(), " ") + "\x00" + s.client
@@ -217,8 +221,12 @@ func (s *Source) openState() {
 	if s.last != nil {
 		epoch, seq = s.last()
 	}
-	warn(blind, s.delivered.load(epoch, seq))
-	warn(blind, s.retained.Load(epoch, seq))
+	var journal []storage.Mark
+	if s.marks != nil {
+		journal = s.marks()
+	}
+	warn(blind, s.delivered.load(epoch, seq, journal))
+	warn(blind, s.retained.Load(epoch, seq, journal))
 }
 
 func (s *Source) closeState() {

@@ -147,14 +147,14 @@ func (s *Source) read(it *item) {
 		return
 	}
 	session, packet, marked, m, keep, kept := it.session, it.packet, it.marked, it.mark, it.keep, it.kept
-	it.reading.Note = func(id storage.ID) error {
+	it.reading.Note = func(id storage.ID) (marks []byte, err error) {
 		if marked {
-			s.delivered.note(session, packet, m, id)
+			marks = s.delivered.note(session, packet, m, id)
 		}
 		if keep > 0 {
-			s.retained.Note(keep, kept, id)
+			marks = append(marks, s.retained.Note(keep, kept, id)...)
 		}
-		return nil
+		return marks, nil
 	}
 }
 

@@ -85,7 +85,7 @@ func (st *shelf) deliver(ctx context.Context, batch ...ingest.Reading) error {
 	for _, r := range batch {
 		st.seq++
 		if r.Note != nil {
-			if err := r.Note(storage.ID{Leaf: "l", Store: "s", Source: "m", Epoch: 1, Seq: st.seq}); err != nil {
+			if _, err := r.Note(storage.ID{Leaf: "l", Store: "s", Source: "m", Epoch: 1, Seq: st.seq}); err != nil {
 				return err
 			}
 		}

@@ -73,10 +73,7 @@ func (s *Source) judge(m *inbound, known map[seen.Digest]bool) item {
 		known[m.digest] = true
 		it.slot, it.mark = s.ring.Place(m.digest)
 		slot, mark := it.slot, it.mark
-		it.reading.Note = func(id storage.ID) error {
-			s.ring.Note(slot, mark, id)
-			return nil
-		}
+		it.reading.Note = func(id storage.ID) ([]byte, error) { return s.ring.Note(slot, mark, id), nil }
 	}
 	return it
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver/packet"
 	"github.com/holdfast-edge/holdfast/ingest/seen"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 // Headers of records from clients, beside topic.Header.
@@ -47,7 +48,9 @@ type Options struct {
 	// Last returns the newest committed record of this source from earlier epochs. Run calls it once, before it listens. Nil:
 	// there is none.
 	Last func() (epoch, seq uint64)
-	Log  *slog.Logger
+	// Marks returns what the store's journal gave back for this source (storage.Store.Marks). Run calls it once. Nil: nothing.
+	Marks func() []storage.Mark
+	Log   *slog.Logger
 }
 
 // Source is an MQTT server of versions 3.1.1 and 5. It implements ingest.Source and ingest.Commander.
@@ -66,6 +69,7 @@ type Source struct {
 	cfg    Config
 	dir    string
 	last   func() (epoch, seq uint64)
+	marks  func() []storage.Mark
 	log    *slog.Logger
 	state  *ingest.Condition
 	tally  ingest.Tally
@@ -126,7 +130,7 @@ func New(o Options) (*Source, error) {
 		return nil, errors.New(strings.Join(faults, "\n"))
 	}
 	log := o.Log.With("source", o.Name)
-	s := &Source{name: o.Name, cfg: o.Config, dir: o.StateDir, last: o.Last, log: log, state: ingest.NewCondition(log),
+	s := &Source{name: o.Name, cfg: o.Config, dir: o.StateDir, last: o.Last, marks: o.Marks, log: log, state: ingest.NewCondition(log),
 		users: newUsers(o.Config.Users), certs: &certs{cfg: o.Config.TLS}, intake: newIntake(o.Config.Queue),
 		large: semaphore.NewWeighted(max(1, min(4, o.Config.Queue/o.Config.MaxMessage/2))), began: time.Now(), settled: make(chan []seen.Digest, 16),
 		sessions: map[string]*session{}, conns: map[*conn]bool{}, routes: map[string][]route{}, retained: map[string]*kept{}}
@@ -242,7 +246,11 @@ func (s *Source) open() {
 	if s.last != nil {
 		epoch, seq = s.last()
 	}
-	if err := s.ring.Load(epoch, seq); err != nil {
+	var journal []storage.Mark
+	if s.marks != nil {
+		journal = s.marks()
+	}
+	if err := s.ring.Load(epoch, seq, journal); err != nil {
 		s.log.Warn(blind, "err", err)
 	}
 	s.saver.load()

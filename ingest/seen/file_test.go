@@ -12,10 +12,10 @@ import (
 )
 
 // loadMarks opens a slot file and returns its marks.
-func loadMarks(t *testing.T, f *File, epoch, seq uint64) (map[int]Mark, error) {
+func loadMarks(t *testing.T, f *File, epoch, seq uint64, journal ...storage.Mark) (map[int]Mark, error) {
 	t.Helper()
 	marks := map[int]Mark{}
-	err := f.Load(epoch, seq, func(slot int, m Mark) { marks[slot] = m })
+	err := f.Load(epoch, seq, journal, func(slot int, m Mark) { marks[slot] = m })
 	if f.f == nil {
 		t.Fatalf("the file is not open: %v", err)
 	}
@@ -169,4 +169,73 @@ func FuzzSlotFile(f *testing.F) {
 			t.Errorf("mark changed: %v, found: %v, %v", changed, found, err)
 		}
 	})
+}
+
+// TestSlotFileAfterPowerCut brings back from the journal what had not been written back, and nothing that is known to be void or newer.
+func TestSlotFileAfterPowerCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slots")
+	open := func() *File { return NewFile(path, 8, "owner") }
+	mark := func(slot int, n uint64) Mark { return Mark{Nr: uint32(n), Digest: Digest{byte(slot), byte(n)}} }
+	f := open()
+	if _, err := loadMarks(t, f, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	var journal []storage.Mark
+	noted := func(f *File, slot int, seq uint64) {
+		t.Helper()
+		if err := f.Put(slot, mark(slot, seq), storage.ID{Epoch: 1, Seq: seq}); err != nil {
+			t.Fatal(err)
+		}
+		b := append([]byte("rsalt and other things that a mark has"[:24]), f.Encode(slot, mark(slot, seq))...) // behind another file's
+		journal = append(journal, storage.Mark{Epoch: 1, Seq: seq, Data: b})
+	}
+	noted(f, 6, 1)
+	if err := f.Empty(); err != nil { // a new session: what was in the old one means nothing
+		t.Fatal(err)
+	}
+	noted(f, 1, 2)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noted(f, 1, 3) // the packet id is used again
+	noted(f, 2, 4)
+	noted(f, 3, 5)
+	noted(f, 4, 6)
+	if err := f.Clear(3); err != nil { // confirmed
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	journal = append(journal, storage.Mark{Epoch: 1, Seq: 9, Data: []byte{'s'}}, storage.Mark{Epoch: 1, Seq: 9, Data: f.Encode(1, mark(1, 9))})
+	for _, test := range []struct {
+		name string
+		file []byte
+		want map[int]Mark
+	}{
+		// A confirmation that was not written back is lost with the rest, which the rules for marks allow for.
+		{"nothing was written back", before, map[int]Mark{1: mark(1, 3), 2: mark(2, 4), 3: mark(3, 5), 4: mark(4, 6)}},
+		{"everything was", after, map[int]Mark{1: mark(1, 3), 2: mark(2, 4), 4: mark(4, 6)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := os.WriteFile(path, test.file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, given := range [][]storage.Mark{journal, nil} { // what was brought back is in the file
+				f := open()
+				got, err := loadMarks(t, f, 1, 6, given...)
+				if err != nil || !reflect.DeepEqual(got, test.want) {
+					t.Errorf("marks %v, %v, want %v", got, err, test.want)
+				}
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
 }

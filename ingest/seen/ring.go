@@ -25,10 +25,10 @@ func (r *Ring) keyOf(d Digest) Digest {
 	return d
 }
 
-// Load reads what an earlier process stored up to record (epoch, seq); see File.Load for the error.
-func (r *Ring) Load(epoch, seq uint64) error {
+// Load reads what an earlier process stored up to record (epoch, seq), and what the journal gave back; see File.Load for the error.
+func (r *Ring) Load(epoch, seq uint64, journal []storage.Mark) error {
 	found, numbers := false, map[Digest]uint32{}
-	return r.file.Load(epoch, seq, func(slot int, m Mark) {
+	return r.file.Load(epoch, seq, journal, func(slot int, m Mark) {
 		key := r.keyOf(m.Digest)
 		if nr, twice := numbers[key]; !twice || int32(m.Nr-nr) > 0 {
 			numbers[key] = m.Nr
@@ -67,11 +67,12 @@ func (r *Ring) Place(d Digest) (slot int, m Mark) {
 	return r.slot, Mark{Nr: r.next - 1, Digest: d}
 }
 
-// Note writes the mark of a record that is about to be stored.
-func (r *Ring) Note(slot int, m Mark, id storage.ID) {
+// Note writes the mark of a record that is about to be stored, and returns what goes into the journal with it.
+func (r *Ring) Note(slot int, m Mark, id storage.ID) []byte {
 	if err := r.file.Put(slot, m, id); err != nil {
 		r.failed(r.file, err)
 	}
+	return r.file.Encode(slot, m)
 }
 
 // Store makes a mark good: its record is stored.

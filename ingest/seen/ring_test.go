@@ -14,7 +14,7 @@ func TestRingSlotsAreUsedAgain(t *testing.T) {
 		return NewRing(NewFile(path, slots, ""), len(Digest{}), func(_ *File, err error) { t.Error(err) })
 	}
 	r := newRing(path)
-	if err := r.Load(0, 0); err != nil {
+	if err := r.Load(0, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	at := func(i int) Digest { return DigestOf([]byte("a"), []byte{byte(i), byte(i >> 8)}) }
@@ -31,7 +31,7 @@ func TestRingSlotsAreUsedAgain(t *testing.T) {
 	}
 	check(r)
 	again := newRing(path)
-	if err := again.Load(1, 1<<40); err != nil {
+	if err := again.Load(1, 1<<40, nil); err != nil {
 		t.Fatal(err)
 	}
 	check(again)
@@ -44,7 +44,7 @@ func TestRingKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ring")
 	open := func() *Ring {
 		r := NewRing(NewFile(path, 16, ""), 1, func(_ *File, err error) { t.Error(err) })
-		if err := r.Load(1, 100); err != nil {
+		if err := r.Load(1, 100, nil); err != nil {
 			t.Fatal(err)
 		}
 		return r
