@@ -64,6 +64,7 @@ bench: build cross ## what a commit costs, beside the raw cost of the same bytes
 soak: test-deps fuzz ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
 	$(GO) test -count=1 -timeout 2h -v ./ingest/mqttserver -run Kill -kills 1000
+	$(GO) test -count=1 -timeout 1h -v ./ingest/serial -run FullSpeed -minute
 
 fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz

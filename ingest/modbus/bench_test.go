@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-edge/holdfast/ingest"
+	"github.com/holdfast-edge/holdfast/rig/cost"
 )
 
 // BenchmarkPoll is one poll of a device over TCP, from the request to the record that is handed to the store: CPU, allocations and
@@ -38,14 +39,16 @@ func BenchmarkPoll(b *testing.B) {
 				})
 			}()
 			<-got
-			b.ReportAllocs()
-			left := 0
+			left, n := 0, 0
+			m := cost.Start()
 			for b.Loop() {
+				n++
 				if left == 0 {
 					left = <-got
 				}
 				left--
 			}
+			m.Report(b, n)
 			cancel()
 			<-done
 		})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
+	"github.com/holdfast-edge/holdfast/rig/cost"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
@@ -21,9 +22,9 @@ func BenchmarkSource(b *testing.B) {
 	p := s.session(false)
 	go func() { _, _ = io.Copy(io.Discard, p) }() // acknowledgements, until the connection ends
 	w := bufio.NewWriterSize(p, 1<<16)
-	b.ReportAllocs()
 	b.SetBytes(round * int64(len(payload)))
 	sent := 0
+	m := cost.Start()
 	for b.Loop() {
 		for range round {
 			sent++
@@ -38,7 +39,7 @@ func BenchmarkSource(b *testing.B) {
 		}
 		poll.Until(b, patience, func() bool { return st.len() >= sent }, "%d records", sent)
 	}
-	b.ReportMetric(float64(sent)/b.Elapsed().Seconds(), "msg/s")
+	m.Report(b, sent)
 }
 
 func BenchmarkMap(b *testing.B) {
