@@ -64,6 +64,10 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		return err
 	}
 	runner = ingest.NewRunner(store, log, entries...)
+	var capture, service sync.WaitGroup
+	captureCtx, stopCapture := context.WithCancel(ctx)
+	defer func() { stopCapture(); capture.Wait() }()
+	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
 
 	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
 		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
@@ -83,8 +87,8 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	uplink := forward.New(uplinkOptions(cfg, store.Home(), log), store, server)
-	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Pause: server.PauseJetStream, Forwarded: uplink.Forwarded}); err != nil {
-		return exitError{exitStore, fmt.Errorf("attach the store: %w", err)}
+	if err := attachStore(ctx, store, storage.Server{JetStream: js, Restart: server.RestartJetStream, Pause: server.PauseJetStream, Forwarded: uplink.Forwarded}, log); err != nil {
+		return err
 	}
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
 	conn.set(nc)
@@ -100,10 +104,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		return fmt.Errorf("open the control socket: %w", err)
 	}
 
-	var capture, service sync.WaitGroup
-	captureCtx, stopCapture := context.WithCancel(ctx)
 	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
-	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
 	capture.Go(func() { restart(captureCtx, log, "commands", executor.Run) })
 	service.Go(func() {
 		restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) })
@@ -132,6 +133,26 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	stopService()
 	service.Wait()
 	return err
+}
+
+// attachStore brings the streams up. What keeps them from it, such as a full disk, may pass, and capture goes on in the journal meanwhile: it is tried again
+// until ctx ends.
+func attachStore(ctx context.Context, store *storage.Store, srv storage.Server, log *slog.Logger) error {
+	const pause = 2 * time.Second
+	for {
+		err := store.Attach(ctx, srv)
+		if err == nil || ctx.Err() != nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrFailing) {
+			if err != nil && ctx.Err() == nil {
+				err = exitError{exitStore, err}
+			}
+			return err
+		}
+		log.Error("the streams cannot be brought up; capture goes on in the journal", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 // closeStore closes s; closing a closed store is no error.
