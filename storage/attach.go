@@ -89,6 +89,7 @@ func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
 	}
 	s.publisher.start()
 	s.startKeeper()
+	debug.FreeOSMemory() // a start reads a lot that nobody needs again
 	return nil
 }
 
@@ -146,6 +147,9 @@ func (s *Store) bringUp(ctx context.Context) error {
 
 // adoptLeft finds the streams that left the configuration and that the ring still has records of: what was promised is published if they are still there.
 func (s *Store) adoptLeft(ctx context.Context) error {
+	if s.catalog.size() <= len(s.streams) {
+		return nil // none ever left
+	}
 	names := map[string]uint64{}
 	err := s.ring.Replay(0, func(_ journal.Position, group []journal.Entry) error {
 		for i := range group {

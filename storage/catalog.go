@@ -60,6 +60,13 @@ func (c *catalog) of(stream string) (e catalogEntry, known bool) {
 	return e, known
 }
 
+// size returns how many streams there ever were.
+func (c *catalog) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.streams)
+}
+
 // set notes streams, on flash on return.
 func (c *catalog) set(changed map[string]catalogEntry) error { return c.save(changed, c.file.save) }
 

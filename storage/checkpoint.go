@@ -88,6 +88,7 @@ func (p *publisher) want() {
 	p.wanted = true
 	p.mu.Unlock()
 	signal(p.wake)
+	signal(p.urgent)
 }
 
 // drain waits until everything that is in the ring is in the streams. ErrUnavailable: a stream takes nothing.
@@ -116,6 +117,7 @@ func (p *publisher) until(ctx context.Context, cond func() bool) error {
 			return nil
 		}
 		signal(p.wake)
+		signal(p.urgent)
 		select {
 		case <-c:
 		case <-ctx.Done():

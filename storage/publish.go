@@ -53,10 +53,11 @@ func (r pending) passed() {
 // It takes groups from a queue in memory. When that overflows, at a start, and after a stream took nothing for a while, it reads on in the ring
 // instead. A stream that takes nothing holds up the checkpoint but not the other streams.
 type publisher struct {
-	store *Store
-	turn  chan struct{} // capacity 1; whoever has put something in may publish, use the wire, and change what streams have reached
-	wake  chan struct{} // capacity 1; there is something to look at
-	ended chan struct{} // closed when run has ended; nil before it began
+	store  *Store
+	turn   chan struct{} // capacity 1; whoever has put something in may publish, use the wire, and change what streams have reached
+	wake   chan struct{} // capacity 1; there is something to look at
+	urgent chan struct{} // capacity 1; somebody waits
+	ended  chan struct{} // closed when run has ended; nil before it began
 
 	// Needs turn.
 	done    journal.Position // everything below is in its stream
@@ -74,6 +75,7 @@ type publisher struct {
 	bytes    int              // in queue
 	behind   bool             // what was appended last is not in the queue
 	appended journal.Position // end of the newest group
+	noticed  journal.Position // appended at the end of the step before
 	settled  journal.Position // done, for others to read
 	held     bool             // a stream takes nothing
 	running  bool
@@ -90,7 +92,7 @@ type flight struct {
 }
 
 func newPublisher(s *Store) *publisher {
-	return &publisher{store: s, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	return &publisher{store: s, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 }
 
 // push hands over a group that is on flash. The caller holds committer.gate.
@@ -116,9 +118,19 @@ func (p *publisher) run(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		p.turn <- struct{}{}
+		began := p.store.now()
 		more := p.step(ctx)
 		<-p.turn
 		p.tell()
+		if rest := p.rest(p.store.now().Sub(began)); rest > 0 {
+			timer.Reset(rest)
+			select {
+			case <-ctx.Done():
+			case <-p.urgent:
+			case <-timer.C:
+			}
+			continue
+		}
 		if more {
 			continue
 		}
@@ -129,6 +141,21 @@ func (p *publisher) run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+// rest returns how long the processor is left to capture after a step: several times as long as the step took if something was captured meanwhile, unless
+// somebody waits for the streams or the ring fills up. What comes in a burst is safe at once and in the streams a moment later.
+func (p *publisher) rest(step time.Duration) time.Duration {
+	const share, longest = 4, 100 * time.Millisecond
+	state := p.store.ring.State()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	busy := p.appended != p.noticed
+	p.noticed = p.appended
+	if !busy || len(p.waiters) > 0 || p.wanted || 4*state.Used >= state.Segments {
+		return 0
+	}
+	return min(share*step, longest)
 }
 
 // step publishes what is there, and gives a checkpoint if it is time. It reports whether there is more to do at once. Needs turn.

@@ -243,11 +243,13 @@ func (r *Ring) untouched(number uint64, from Position) bool {
 	return ok && r.number(h.position) < number || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
 }
 
-// image reads a segment as a whole.
+// image reads a segment as a whole, into the one place that there is for it.
 func (r *Ring) image(number uint64) []byte {
-	b := make([]byte, r.size)
-	readAll(r.files[r.slot(number)], b, 0)
-	return b
+	if r.scratch == nil {
+		r.scratch = make([]byte, r.size)
+	}
+	readAll(r.files[r.slot(number)], r.scratch, 0)
+	return r.scratch
 }
 
 // openSegment opens a segment's file, and makes good what is missing of it.
@@ -295,6 +297,7 @@ func (r *Ring) openSegment(slot int, rec *Recovery) error {
 
 // begin starts a new run, on flash.
 func (r *Ring) begin(m mark, c *cursor) error {
+	r.scratch = nil
 	r.run = max(m.run, c.run) + 1
 	if err := r.saveLocked(true); err != nil {
 		return err

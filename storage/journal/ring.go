@@ -26,6 +26,7 @@ type Ring struct {
 
 	writing sync.Mutex // held while a group is written; taken before mu
 	buf     []byte     // of the group being written
+	scratch []byte     // of Open
 
 	mu         sync.Mutex // guards the fields below
 	run        uint64
@@ -200,13 +201,17 @@ func (r *Ring) Replay(from Position, visit func(end Position, group []Entry) err
 		return fmt.Errorf("replay journal: %w", err)
 	}
 	c := cursor{end: from, sealer: r.sealer}
+	var buf []byte
 	for number := r.number(from); number <= last; number++ {
 		first, end := max(r.at(number, block), from), min(r.at(number+1, 0), tail)
 		if first >= end {
 			continue
 		}
 		off := r.offset(first)
-		part := make([]byte, end-first)
+		if buf == nil {
+			buf = make([]byte, min(r.size, int64(tail-max(r.at(r.number(from), block), from))))
+		}
+		part := buf[:end-first]
 		readAll(r.files[r.slot(number)], part, off)
 		if err := r.walk(&c, part, number, off, visit); err != nil {
 			return err
