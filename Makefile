@@ -15,7 +15,7 @@ MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench soak fuzz powercut image-test clean
+.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench links soak fuzz powercut image-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,7 +61,10 @@ bench: build cross ## what a commit costs, beside the raw cost of the same bytes
 	  -binaries $(CURDIR)/dist/holdfast-linux-arm64,$(CURDIR)/dist/holdfast-linux-armv7,$(CURDIR)/dist/holdfast-linux-amd64
 	@cat bench.md
 
-soak: test-deps fuzz ## the long rigs, full length
+links: ## the link rig in full length, with figures: slow, cut, silent and flapping links
+	$(GO) test -count=1 -timeout 2h -v ./forward -run 'Links|BesideBare' -full
+
+soak: test-deps fuzz links ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
 	$(GO) test -count=1 -timeout 2h -v ./ingest/mqttserver -run Kill -kills 1000
 	$(GO) test -count=1 -timeout 1h -v ./ingest/serial -run FullSpeed -minute

@@ -41,8 +41,10 @@ func (f *feed) awaitWish(ctx context.Context) (*wish, error) {
 		if time.Since(began) > pokeEager {
 			interval = pokeSlow
 		}
-		if err := f.poke(ctx, name, 1+try%2, interval); err != nil {
-			return nil, err
+		if !f.moving.Load() {
+			if err := f.poke(ctx, name, 1+try%2, interval); err != nil {
+				return nil, err
+			}
 		}
 		f.observe(ctx)
 		select {
@@ -104,7 +106,7 @@ func (f *feed) serve(ctx context.Context, start storage.Position, w *wish) (*wis
 	if err != nil {
 		return nil, err
 	}
-	p := newPace(averageSize(js.CachedInfo().State), time.Now())
+	p := newPace(averageSize(js.CachedInfo().State), f.window, time.Now())
 	c, err := f.up.js.CreatePushConsumer(ctx, f.name, jetstream.ConsumerConfig{
 		Durable: name, DeliverSubject: f.deliver, FilterSubjects: []string{f.filter},
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(start),

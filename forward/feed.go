@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,8 +25,10 @@ type feed struct {
 	filter    string  // of our records
 	consumer  string  // name by which the hub asks for a consumer; the consumers themselves have longer ones
 	deliver   string
-	wishes    chan wish // buffered 1, never closed: the newest one is kept
+	wishes    chan wish   // buffered 1, never closed: the newest one is kept
+	moving    atomic.Bool // the store moves the stream's records: they cannot be counted, and the hub is not to ask
 
+	window   int              // records under way at the end of the last connection, 0 if it carried none; used by one goroutine
 	counting storage.Position // where the counting consumer begins, 0: there may be none; used by one goroutine
 	own      bool             // the hub has proven, in this run or an earlier one, to hold a record of this very store; used by one goroutine
 
@@ -225,6 +228,9 @@ func (f *feed) due(d time.Duration) bool {
 
 // observe counts what waits while no consumer of the hub's tells: by a consumer of its own that is never asked for a record.
 func (f *feed) observe(ctx context.Context) {
+	if f.moving.Load() {
+		return // what was counted before still holds
+	}
 	proven, _ := f.forwarded()
 	name := f.consumer + "_count"
 	if f.counting != proven+1 {

@@ -43,6 +43,7 @@ type follower struct {
 	pause   time.Duration
 	cost    time.Duration // what the size of the last one asks for
 	doubts  int           // reads in a row that showed less than is proven
+	deaf    bool          // the hub has more than it has acknowledged to us
 }
 
 // proof is what a read of the hub's newest record showed, with the floor at the time it was asked for.
@@ -59,6 +60,11 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 		feed: f, consumer: c, moved: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now(), pace: p, limit: p.limit,
 	}
 	defer f.up.shares.leave(f.name)
+	defer func() {
+		if f.window = 0; w.acked > 0 {
+			f.window = p.window
+		}
+	}()
 	w.floor.Stream = uint64(start - 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.await()
@@ -87,7 +93,7 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 
 // interval is how long to wait for the next look.
 func (w *follower) interval() time.Duration {
-	if w.pace.held {
+	if p := w.pace; p.held && (p.cycle >= slowCycle || p.window < p.most()) {
 		return followClosely
 	}
 	return followInterval
@@ -129,7 +135,7 @@ func (w *follower) look(ctx context.Context) error {
 	w.steer(ctx, now, info)
 	switch {
 	case now.Sub(w.moved) >= stallAfter:
-		f.enter(Stalled, fmt.Sprintf("the hub has acknowledged nothing for %v", now.Sub(w.moved).Round(time.Second)), "the link is dialled anew; if that does not help look into the hub's log")
+		w.stalled(now)
 	case w.behind:
 		f.enter(CatchingUp, "", "")
 	default:
@@ -137,6 +143,17 @@ func (w *follower) look(ctx context.Context) error {
 	}
 	w.prove(ctx, now)
 	return nil
+}
+
+// stalled says what is known of a consumer whose records are not acknowledged.
+func (w *follower) stalled(now time.Time) {
+	since := now.Sub(w.moved).Round(time.Second)
+	if w.deaf {
+		w.feed.enter(Stalled, fmt.Sprintf("stalled on flow control: the hub stores our records, and none of its acknowledgements has come for %v", since),
+			"let this leaf's user subscribe to $JS.FC."+w.feed.up.opts.Leaf+".> at the hub, as holdfast hub plan lists it, and set js_ack_fc_v2 there")
+		return
+	}
+	w.feed.enter(Stalled, fmt.Sprintf("the hub has acknowledged nothing for %v", since), "the link is dialled anew; if that does not help look into the hub's log")
 }
 
 // steer lets as many records be under way as the link can take.
@@ -177,9 +194,18 @@ func (w *follower) prove(ctx context.Context, now time.Time) {
 		pause = max(pause, w.cost)
 	}
 	proven, _ := w.feed.forwarded()
+	if !w.reading && now.Sub(w.moved) >= stallAfter/2 && now.Sub(w.read) >= proofLast {
+		w.ask(ctx, now)
+		return
+	}
 	if w.reading || storage.Position(w.floor.Stream) <= proven || w.proven >= w.acked || now.Sub(w.read) < pause {
 		return
 	}
+	w.ask(ctx, now)
+}
+
+// ask begins a read of the hub's newest record.
+func (w *follower) ask(ctx context.Context, now time.Time) {
 	w.reading, w.read = true, now
 	p := proof{floor: storage.Position(w.floor.Stream), acked: w.acked}
 	go func() {
@@ -209,6 +235,7 @@ func (w *follower) judge(ctx context.Context, p proof) error {
 		return fmt.Errorf("the hub is at %d and had acknowledged %d", p.newest.pos, proven)
 	}
 	w.doubts = 0
+	w.deaf = p.newest.pos > storage.Position(w.floor.Stream) && time.Since(w.moved) >= stallAfter/2
 	w.pause = min(proofLast, 2*w.pause)
 	w.cost = min(proofRarest, time.Duration(p.newest.size)*time.Second/proofRate)
 	if at := min(p.floor, p.newest.pos); at > proven {

@@ -13,10 +13,11 @@ const (
 
 	firstBytes  = 8 << 10  // under way at first: 7 s at 9.6 kbit/s, uncompressed
 	firstMost   = 64       // records
+	againBytes  = 64 << 10 // under way at first on a link that carried more before: 8 s at 64 kbit/s
 	windowMost  = 1 << 14  // records under way
 	windowBytes = 16 << 20 // bytes under way: 100 Mbit/s for more than a second; the server gives up a connection at 64 MiB
 
-	growthMost  = 4.0 // of the window, per look
+	growthMost  = 8.0 // of the window, per answer
 	shrinkMost  = 0.5
 	probeFirst  = 2.0 // growth while the queue is too short to be seen
 	probeLater  = 1.25
@@ -118,7 +119,7 @@ type pace struct {
 	askedAt time.Time // when that was seen
 	behind  int       // how many records it waits behind
 	changed time.Time // when the window was
-	probe   float64   // growth while no queue is seen
+	probed  bool      // a queue was seen
 
 	cycle time.Duration // from request to answer, as last measured
 	held  bool          // records were held back at the last look
@@ -130,10 +131,12 @@ type pace struct {
 	tookFrom uint64    // acknowledged then
 }
 
-// newPace begins with a window that no link is too slow for. size is what a record has on average, in bytes.
-func newPace(size float64, now time.Time) *pace {
-	p := &pace{size: max(size, 1), last: now, moved: now, tookAt: now, probe: probeFirst}
+// newPace begins with a window that no link is too slow for, or with a quarter of what an earlier connection had, but no more than
+// againBytes. size is what a record has on average, in bytes.
+func newPace(size float64, before int, now time.Time) *pace {
+	p := &pace{size: max(size, 1), last: now, moved: now, tookAt: now}
 	p.window = min(firstMost, max(p.least(), int(firstBytes/p.size)))
+	p.window = max(p.window, min(before/4, int(againBytes/p.size)))
 	p.limit = p.window
 	return p
 }
@@ -195,10 +198,12 @@ func (p *pace) measure(now time.Time, rtt time.Duration, share func(bytes float6
 	took := float64(p.acked-p.tookFrom) * p.size / span
 	p.tookAt, p.tookFrom = now, p.acked
 	factor := (rtt + queueTime).Seconds() / max(p.cycle, time.Millisecond).Seconds()
-	if p.cycle <= rtt+3*followClosely/2 { // the link was idle before the answer came; for how long cannot be told
-		factor = max(factor, p.probe)
+	if unseen := rtt + 3*followClosely/2; p.cycle > unseen {
+		p.probed = true
+	} else if p.probed { // the link was idle before the answer came; for how long cannot be told
+		factor = max(factor, probeLater)
 	} else {
-		p.probe = probeLater
+		factor = max(factor, probeFirst, 1.5*queueTime.Seconds()/unseen.Seconds())
 	}
 	factor = min(growthMost, max(shrinkMost, factor)) * share(took)
 	if factor < paceInert && factor > 1/paceInert {

@@ -60,7 +60,7 @@ func TestPaceOnAnyLink(t *testing.T) {
 				t.Run(fmt.Sprintf("%.0f bit/s, %v, %.0f bytes", bits, rtt, size), func(t *testing.T) {
 					t.Parallel()
 					m := &model{bytesPerSecond: bits / 8, rtt: rtt, size: size, backed: 1 << 40, now: time.Unix(0, 0)}
-					p := newPace(size, m.now)
+					p := newPace(size, 0, m.now)
 					m.limit = p.limit
 					var worst, settled time.Duration
 					var half float64
@@ -97,7 +97,7 @@ const pingLimit = 10 * time.Second
 // TestPaceAsksOnATrickle: two records a second never fill a window, and are acknowledged all the same.
 func TestPaceAsksOnATrickle(t *testing.T) {
 	m := &model{bytesPerSecond: 8000, rtt: 300 * time.Millisecond, size: 100, now: time.Unix(0, 0)}
-	p := newPace(m.size, m.now)
+	p := newPace(m.size, 0, m.now)
 	p.window, p.limit = windowMost, windowMost
 	m.limit = p.limit
 	for i := range 600 {
@@ -130,7 +130,7 @@ func TestPaceShares(t *testing.T) {
 	}
 	streams := []*stream{{name: "live", size: 60, weight: weightLive}, {name: "bulk", size: 900, weight: weightBulk}}
 	for _, st := range streams {
-		st.p = newPace(st.size, now)
+		st.p = newPace(st.size, 0, now)
 	}
 	for i := range 3000 { // both windows are full at all times: the link serves them in proportion
 		now = now.Add(followClosely)

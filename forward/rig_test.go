@@ -62,6 +62,12 @@ func (s *site) wantMore(stream string, ids ...string) {
 // newSite starts a hub for some leaves, "g1" if none are named.
 func newSite(t *testing.T, leaves ...string) *site {
 	t.Helper()
+	return newSiteWith(t, func(config string) string { return config }, leaves...)
+}
+
+// newSiteWith is newSite with accounts that somebody has edited.
+func newSiteWith(t *testing.T, edit func(config string) string, leaves ...string) *site {
+	t.Helper()
 	if len(leaves) == 0 {
 		leaves = []string{"g1"}
 	}
@@ -78,7 +84,7 @@ func newSite(t *testing.T, leaves ...string) *site {
 	if s.plan, err = fleet.New(spec); err != nil {
 		t.Fatal(err)
 	}
-	if s.hub, err = hub.Start(hub.Options{Accounts: s.plan.Config(), LeafNodes: "authorization { timeout: 30 }", Log: logTo("hub")}); err != nil {
+	if s.hub, err = hub.Start(hub.Options{Accounts: edit(s.plan.Config()), LeafNodes: "authorization { timeout: 30 }", Log: logTo("hub")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.check(s.hub.Close()) })
@@ -250,47 +256,6 @@ func (g *gateway) expectSystemRecords(stream string) {
 	g.site.want[g.hubStream(stream)] = want
 }
 
-// local returns the IDs of all records in a stream of the gateway.
-func (g *gateway) local(stream string) []string { return ids(g.site.t, g.js, stream) }
-
-// ids returns the IDs of all records of a stream, in its order.
-func ids(t *testing.T, js jetstream.JetStream, stream string) []string {
-	t.Helper()
-	var all []string
-	var err error
-	poll.Until(t, patient, func() bool { all, err = readIDs(js, stream); return err == nil }, "read %s: %v", stream, &err)
-	return all
-}
-
-func readIDs(js jetstream.JetStream, stream string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patient)
-	defer cancel()
-	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{HeadersOnly: true, FilterSubjects: []string{"data.>"}})
-	if err != nil {
-		return nil, err
-	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]string, 0, info.NumPending)
-	for uint64(len(all)) < info.NumPending {
-		b, err := c.Fetch(int(min(5000, info.NumPending-uint64(len(all)))), jetstream.FetchMaxWait(5*time.Second))
-		if err != nil {
-			return nil, err
-		}
-		n := 0
-		for m := range b.Messages() {
-			all = append(all, m.Headers().Get(storage.HeaderID))
-			n++
-		}
-		if b.Error() != nil || n == 0 {
-			return nil, fmt.Errorf("%d of %d records: %w", len(all), info.NumPending, b.Error())
-		}
-	}
-	return all, nil
-}
-
 // count returns how many records a hub stream has, or 0 while it does not answer.
 func (s *site) count(stream string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -321,51 +286,6 @@ func (s *site) await(within time.Duration, streams ...string) {
 	if s.t.Failed() {
 		s.t.FailNow()
 	}
-}
-
-// compare says in which ways the IDs of a hub stream are not those wanted.
-func compare(got, want []string) []string {
-	var problems []string
-	times := map[string]int{}
-	for _, id := range got {
-		times[id]++
-	}
-	missing, double, foreign := 0, 0, 0
-	for _, id := range want {
-		if times[id] == 0 {
-			if missing++; missing <= 3 {
-				problems = append(problems, id+" is missing")
-			}
-		}
-		if times[id] > 1 {
-			double++
-		}
-		delete(times, id)
-	}
-	for id, n := range times {
-		if foreign += n; foreign <= 3 {
-			problems = append(problems, id+" should not be there")
-		}
-	}
-	if missing+double+foreign > 0 {
-		return append(problems, fmt.Sprintf("%d missing, %d double, %d that should not be there; want %d", missing, double, foreign, len(want)))
-	}
-	g, w := byLeaf(got), byLeaf(want)
-	for l := range w {
-		if !slices.Equal(g[l], w[l]) {
-			problems = append(problems, "the records of leaf "+l+" are out of order")
-		}
-	}
-	return problems
-}
-
-func byLeaf(ids []string) map[string][]string {
-	m := map[string][]string{}
-	for _, id := range ids {
-		l, _, _ := strings.Cut(id, ".")
-		m[l] = append(m[l], id)
-	}
-	return m
 }
 
 // up waits until the link is up and returns when that was.

@@ -40,8 +40,8 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 	n, err := f.read(ctx)
 	if errors.Is(err, errHubStream) {
 		return 0, &refusal{
-			state: Handshake, cause: fmt.Sprintf("hub stream %s does not answer: it is not there, has no leader, or our user may not read it", f.hubStream),
-			remedy: "if that lasts, make it with: holdfast hub apply", retry: handshakeRetry,
+			state: Handshake, cause: fmt.Sprintf("hub stream %s does not answer: it is not there, has no leader, has direct reads off, or our user may not read it", f.hubStream),
+			remedy: "if that lasts, make it, and switch allow_direct on, with: holdfast hub apply", retry: handshakeRetry,
 		}
 	}
 	if err != nil {
@@ -232,6 +232,8 @@ func (f *feed) meet(ctx context.Context, n newest) error {
 	}
 	f.up.log.Warn("the hub is ahead of us, leaping above it", "stream", f.name, "hub", n.pos, "seq", last, "keep", keep)
 	f.enter(Handshake, "the hub is ahead of this stream, whose end was lost; raising it", "")
+	f.moving.Store(true)
+	defer f.moving.Store(false)
 	if err := f.up.store.Leap(ctx, f.name, n.pos, keep); err != nil {
 		return fmt.Errorf("leap above the hub: %w", err)
 	}

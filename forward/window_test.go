@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,4 +91,23 @@ func TestProgressOffline(t *testing.T) {
 	}
 	s.check(s.wire.Restore())
 	s.await(patient, "FIELD", "g1_M")
+}
+
+// TestAcknowledgementsDoNotArrive: a user who may not hear the hub's acknowledgements stalls with a cause that says so.
+func TestAcknowledgementsDoNotArrive(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 40 s")
+	}
+	s := newSiteWith(t, func(config string) string { return strings.ReplaceAll(config, `"$JS.FC.g1.`, `"$JS.NO.g1.`) })
+	g := s.start("g1", t.TempDir())
+	g.append(5000, "S", "M")
+	p := g.reach("S", Stalled, 2*patient)
+	poll.Until(t, patient, func() bool {
+		p = g.progress("S")
+		return strings.Contains(p.Cause, "stalled on flow control") || p.State != Stalled
+	}, "a cause, it is %+v", &p)
+	if !strings.Contains(p.Remedy, "$JS.FC.g1.>") {
+		t.Errorf("progress = %+v, want a remedy that names the permission", p)
+	}
 }

@@ -263,3 +263,27 @@ func TestTrafficIsCounted(t *testing.T) {
 		return st.Up > 0 && tr.Sent >= st.Up && tr.Sent <= st.Up+40*200 && tr.Received >= st.Down && tr.Received <= st.Down+40*200
 	}, "%+v is what the wire carried, %+v", &tr, w)
 }
+
+// TestDNSNeverAnswers: the cause is named, and the link comes up when DNS answers.
+func TestDNSNeverAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the resolver to give up")
+	}
+	void, err := net.ListenPacket("udp", "127.0.0.1:0") // takes questions and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = void.Close() }()
+	before := net.DefaultResolver
+	defer func() { net.DefaultResolver = before }()
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "udp", void.LocalAddr().String())
+	}}
+	s := startLeaf(t, Options{Hub: Hub{URLs: []string{"nats-leaf://hub.example.com:7422"}}})
+	enable(t, s)
+	l := waitReason(t, s, ReasonDNS, 2*time.Minute)
+	if l.State != LinkDown || l.Remedy == "" {
+		t.Errorf("link %+v", l)
+	}
+}

@@ -1,0 +1,143 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/rig/poll"
+)
+
+// change edits the configuration of a hub stream.
+func (s *site) change(stream string, edit func(c *jetstream.StreamConfig)) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	st, err := s.js.Stream(ctx, stream)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := st.CachedInfo().Config
+	edit(&cfg)
+	if _, err := s.js.UpdateStream(ctx, cfg); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestHubStreamFull: what the hub refuses for want of room waits here, and goes when there is room.
+func TestHubStreamFull(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(100, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	s.change("FIELD", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 150, jetstream.DiscardNew })
+	g.append(300, "S", "M")
+	s.await(patient, "g1_M")
+	poll.Wait(context.Background(), 8*time.Second, func() bool { return false })
+	if n := s.count("FIELD"); n > 150 {
+		t.Fatalf("a stream for 150 records has %d", n)
+	}
+	proven, _ := g.up.Forwarded("S")
+	if p := g.progress("S"); p.Pending == 0 || p.Waiting < 250 {
+		t.Errorf("progress with a full hub %+v, proven %d, want 251 waiting", p, proven)
+	}
+	s.change("FIELD", func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
+	s.await(2*patient, "FIELD")
+}
+
+// TestHubStreamWithoutDirectReads: without them the handshake cannot be made; the state says so, and it goes on when they are there.
+func TestHubStreamWithoutDirectReads(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	s := newSite(t)
+	s.change("FIELD", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+	g := s.start("g1", t.TempDir())
+	g.append(50, "S", "M")
+	s.await(patient, "g1_M")
+	var p Progress
+	poll.Until(t, patient, func() bool {
+		p = g.progress("S")
+		return p.State == Handshake && strings.Contains(p.Cause, "direct reads")
+	}, "a cause, it is %+v", &p)
+	if s.count("FIELD") > 0 || !strings.Contains(p.Remedy, "allow_direct") {
+		t.Errorf("%d records were sent without a handshake; progress %+v", s.count("FIELD"), p)
+	}
+	s.apply()
+	s.await(patient, "FIELD")
+}
+
+// TestBesideBare compares the catch-up with what the same kind of consumer does without all that is around it here, by turns in the same run.
+func TestBesideBare(t *testing.T) {
+	if !*full {
+		t.Skip("SKIPPED: needs a machine of its own, run with -full")
+	}
+	for _, delay := range []time.Duration{0, 150 * time.Millisecond} {
+		t.Run(fmt.Sprint(2*delay), func(t *testing.T) {
+			const records = 100_000
+			s := newSite(t)
+			s.wire.Cut()
+			g := s.start("g1", t.TempDir())
+			for range records / 1000 {
+				g.append(1000, "S")
+			}
+			s.wire.Delay(delay)
+			s.check(s.wire.Restore())
+			var ours, bare float64
+			for range 3 {
+				ours = max(ours, s.speed("FIELD", records))
+				bare = max(bare, s.bare(g, records))
+				ctx, cancel := context.WithTimeout(context.Background(), patient)
+				s.check(s.js.DeleteStream(ctx, "FIELD"))
+				cancel()
+				s.apply()
+			}
+			t.Logf("round trip %v: %.0f records/s, bare %.0f, ratio %.2f", 2*delay, ours, bare, ours/bare)
+			if ours < 0.9*bare {
+				t.Errorf("%.0f records/s, the bare consumer makes %.0f", ours, bare)
+			}
+		})
+	}
+}
+
+// bare returns the speed of a consumer with a fixed window and a hub stream that sources it.
+func (s *site) bare(g *gateway, records int) float64 {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	_, err := g.js.CreatePushConsumer(ctx, "S", jetstream.ConsumerConfig{
+		Durable: "bare", DeliverSubject: "up.g1.bare", FilterSubject: "data.g1.S.>", DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy: jetstream.AckFlowControlPolicy, FlowControl: true, IdleHeartbeat: time.Second, MaxAckPending: 10_000, MaxDeliver: -1, MemoryStorage: true,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: "BARE", Replicas: 3, Sources: []*jetstream.StreamSource{{
+		Name: "S", External: &jetstream.ExternalStream{APIPrefix: "$JS.g1.API"}, Consumer: &jetstream.StreamConsumerSource{Name: "bare", DeliverSubject: "up.g1.bare"},
+	}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	speed := s.speed("BARE", records)
+	s.check(s.js.DeleteStream(ctx, "BARE"))
+	s.check(g.js.DeleteConsumer(ctx, "S", "bare"))
+	return speed
+}
+
+// speed returns the records per second from the first one in a hub stream to the last of n.
+func (s *site) speed(stream string, n int) float64 {
+	s.t.Helper()
+	poll.Until(s.t, patient, func() bool { return s.count(stream) > 0 }, "a record in %s", stream)
+	began, had := time.Now(), s.count(stream)
+	poll.Until(s.t, 3*time.Minute, func() bool { return s.count(stream) >= n }, "all records in %s", stream)
+	return float64(n-had) / time.Since(began).Seconds()
+}
