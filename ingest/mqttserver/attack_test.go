@@ -22,7 +22,8 @@ var topics = []string{
 	"d/" + strings.Repeat("x", 5000), "d/" + strings.Repeat("y/", 1000), "", "d/+", "d/#", "#", "d/\x00", "d/\xff", "d/\xed\xa0\x80", "D/x", "d/ä", "d/a\u0308",
 }
 
-// TestEveryTopicIsAnswered publishes all of them on one connection: each is stored or refused with a reason, and nobody is thrown out.
+// TestEveryTopicIsAnswered publishes all of them on one connection: each is stored or refused with a reason, and nobody is thrown out. It is
+// the field cases ING-094 (blank), ING-095 (dot), ING-097 (empty levels), ING-098 (long) and ING-099 ($JS/API) for the server.
 func TestEveryTopicIsAnswered(t *testing.T) {
 	for _, version := range []byte{packet.V311, packet.V5} {
 		for _, allow := range []string{"d/#", "#"} {

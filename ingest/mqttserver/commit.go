@@ -80,27 +80,30 @@ func (s *Source) judge(m *inbound, known map[seen.Digest]bool) item {
 
 // header returns the headers of a message's record, nil for none.
 func (s *Source) header(m *inbound, reversible bool) map[string]string {
-	h := map[string]string{}
+	var h map[string]string
+	set := func(key, value string) {
+		if h == nil {
+			h = map[string]string{}
+		}
+		h[key] = value
+	}
 	if !reversible {
-		h[topic.Header] = topic.Escape(m.Topic)
+		set(topic.Header, topic.Escape(m.Topic))
 	}
 	if m.QoS == 0 {
-		h[HeaderQoS] = "0"
+		set(HeaderQoS, "0")
 	}
 	if m.will {
-		h[HeaderWill] = "1"
+		set(HeaderWill, "1")
 	}
 	if s.cfg.Identify {
-		h[HeaderClient] = topic.Escape(m.client)
+		set(HeaderClient, topic.Escape(m.client))
 		if m.user != "" {
-			h[HeaderUser] = topic.Escape(m.user)
+			set(HeaderUser, topic.Escape(m.user))
 		}
 	}
 	if p := describe(&m.Properties); p != "" {
-		h[HeaderProperties] = p
-	}
-	if len(h) == 0 {
-		return nil
+		set(HeaderProperties, p)
 	}
 	return h
 }

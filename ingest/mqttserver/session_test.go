@@ -2,6 +2,7 @@ package mqttserver
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -189,6 +190,7 @@ func TestWills(t *testing.T) {
 	}
 }
 
+// TestTakeover is also ING-077: two devices with one client id are named.
 func TestTakeover(t *testing.T) {
 	leak.Check(t)
 	r := run(t, config(t, func(c *Config) { c.MaxConnections = 1 }), stateDir(t))
@@ -218,4 +220,53 @@ func TestTakeover(t *testing.T) {
 	}
 	d.publish(qos1(9, "d/x", "2"))
 	d.acks(packet.PUBACK, 9)
+}
+
+// TestING103AbandonedSessionsAreBounded leaves sessions that never come back, with messages that wait for them.
+func TestING103AbandonedSessionsAreBounded(t *testing.T) {
+	r := run(t, config(t, func(c *Config) {
+		c.MaxConnections, c.MaxSessions, c.MaxQueued, c.MaxMessage, c.Queue, c.Outgoing = 4, 8, 50, 4096, 1<<20, 64<<10
+	}), stateDir(t))
+	for i := range 20 {
+		d, _ := connect(t, r.Source, login{id: fmt.Sprint("gone-", i), keep: true})
+		d.subscribe(1, "d/#", 1)
+		_ = d.Close()
+		poll.Until(t, patience, func() bool { return r.Stats().Connected == 0 }, "the client to be gone")
+	}
+	d, _ := connect(t, r.Source, login{id: "pub"})
+	for i := range uint16(200) {
+		d.publish(qos1(i+1, "d/x", "1"))
+		d.acks(packet.PUBACK, i+1)
+	}
+	if s := r.Stats(); s.Sessions > 8 || s.Outgoing > 64<<10 || s.Dropped == 0 {
+		t.Errorf("Stats = %+v", s)
+	}
+	r.saver.saveAll()
+	files, err := os.ReadDir(r.saver.dir)
+	if err != nil || len(files) > 8 {
+		t.Errorf("%d files of sessions, %v", len(files), err)
+	}
+}
+
+func TestPropertiesAndIdentity(t *testing.T) {
+	r := run(t, config(t, func(c *Config) { c.Identify = true }), stateDir(t))
+	sub, _ := connect(t, r.Source, login{id: "sub", version: 5})
+	sub.subscribe(1, "d/#", 1)
+	d, _ := connect(t, r.Source, login{id: "a b", version: 5})
+	forward := append(append([]byte{3}, str("text/ä")...), append(append([]byte{0x26}, str("k")...), str("\U0001F321")...)...)
+	p := qos1(1, "d/x", "1")
+	p.Properties = packet.Properties{Forward: forward, HasExpiry: true, Expiry: 60}
+	d.publish(p)
+	d.acks(packet.PUBACK, 1)
+	h := r.st.readings()[0].Header
+	if got := h[HeaderProperties]; got != `{"type":"text/\u00e4","expiry":60,"user":[["k","\ud83c\udf21"]]}` {
+		t.Errorf("%s: %s", HeaderProperties, got)
+	}
+	if h[HeaderClient] != "a%20b" || h[HeaderUser] != "" {
+		t.Errorf("headers %v", h)
+	}
+	m := sub.message()
+	if string(m.Properties.Forward) != string(forward) || !m.Properties.HasExpiry || m.Properties.Expiry > 60 {
+		t.Errorf("handed on: %+v", m)
+	}
 }
