@@ -28,7 +28,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// TestFaults drives a GPS at 4800 baud and 5,000 QoS 1 messages through a gateway while something breaks again and again. Afterwards every
+// TestFaults drives a GPS at 4800 baud and 5,000 (at full length 10,000) QoS 1 messages through a gateway while something breaks again and again. Afterwards every
 // record is at the hub once and in order, in the sourced and in the mirrored stream.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
@@ -161,7 +161,11 @@ func drive(t *testing.T, s *site, window int, fault func(ctx context.Context)) (
 }
 
 func publish(ctx context.Context, sensor *device.Sensor, window int) error {
-	all := messages(5000)
+	n := 5000
+	if *full {
+		n = 10_000
+	}
+	all := messages(n)
 	for i := 0; i < len(all); i += 50 {
 		if err := sensor.Publish(ctx, fmt.Sprintf("site/room %d/temp", i%7), window, all[i:i+50]); err != nil {
 			return err

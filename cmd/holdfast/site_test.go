@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/device"
 	"github.com/holdfast-edge/holdfast/rig/hub"
 	"github.com/holdfast-edge/holdfast/rig/poll"
+	"github.com/holdfast-edge/holdfast/rig/port"
 	"github.com/holdfast-edge/holdfast/rig/wire"
 	"github.com/holdfast-edge/holdfast/storage"
 )
@@ -40,6 +41,7 @@ type site struct {
 	wire   *wire.Wire
 	broker *broker.Mosquitto
 	gps    *device.GPS
+	listen string // address of the daemon's own MQTT server; empty: none
 	daemon *daemon
 }
 
@@ -48,6 +50,8 @@ type siteOptions struct {
 	broker bool // Mosquitto
 	saves  bool // it keeps what it acknowledged through a kill, by writing all of it at each change
 	gps    bool
+
+	devices bool // connect to the daemon's own MQTT server
 }
 
 func newSite(t *testing.T, o siteOptions) *site {
@@ -68,6 +72,13 @@ func newSite(t *testing.T, o siteOptions) *site {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { closing(t, s.gps.Unplug()) })
+	}
+	if o.devices {
+		ports, err := port.Pick(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.listen = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	}
 	s.write("holdfast.yaml", s.config(s.wire.Addr()))
 	return s
@@ -117,6 +128,9 @@ func (s *site) config(addr string) string {
 	b.WriteString("  - {name: SENSORS, max_bytes: 256MiB, forward: {mode: source}}\n  - {name: EVENTS, max_bytes: 256MiB, forward: {mode: mirror}}\nsources:\n")
 	if s.gps != nil {
 		fmt.Fprintf(&b, "  - {name: gps, into: SENSORS, serial: {port: %q, baud: 4800}, frame: nmea}\n", s.gps.Path)
+	}
+	if s.listen != "" {
+		fmt.Fprintf(&b, "  - {name: devices, into: SENSORS, mqttserver: {listen: %q, anonymous: true, access: [{publish: [\"site/#\"]}]}}\n", s.listen)
 	}
 	if s.broker != nil {
 		fmt.Fprintf(&b, "  - {name: sensors, into: SENSORS, mqtt: {broker: %q, topics: [\"site/#\"], qos: 1}}\n", s.broker.URL())
