@@ -39,6 +39,7 @@ func (c check) relations() {
 	c.devices()
 	c.sessions()
 	c.listeners()
+	c.lengths()
 	c.mirrors()
 	c.ages()
 	c.room()
@@ -228,6 +229,21 @@ func (c check) sessions() {
 			continue
 		}
 		owner[session] = i
+	}
+}
+
+// lengths checks that a device is told no longer message than its stream takes: it would be acknowledged and rejected.
+func (c check) lengths() {
+	for i, s := range c.cfg.Sources {
+		if s.MQTTServer == nil {
+			continue
+		}
+		for _, stream := range c.cfg.Streams {
+			if stream.Name == s.Into && stream.MaxMsgSize > 0 && s.MQTTServer.MaxMessage > stream.MaxMsgSize {
+				c.fault(fmt.Sprintf("sources[%d].mqttserver.max_message", i), fmt.Sprintf("%s is more than a message of stream %s may have, %s",
+					about(s.MQTTServer.MaxMessage), stream.Name, about(stream.MaxMsgSize)), "lower it, or raise max_msg_size of the stream")
+			}
+		}
 	}
 }
 

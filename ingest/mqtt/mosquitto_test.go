@@ -18,7 +18,6 @@ import (
 
 // dial returns a publisher at Mosquitto.
 func dial(t *testing.T, b *broker.Mosquitto, login broker.Login) *broker.Publisher {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if login.ClientID == "" {

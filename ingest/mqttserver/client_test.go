@@ -358,7 +358,6 @@ func (d *device) message() packet.Publish {
 }
 
 func (d *device) puback(id uint16) {
-	d.t.Helper()
 	d.send(packet.AppendAck(nil, packet.PUBACK, d.version, id, 0))
 }
 

@@ -15,7 +15,7 @@ const (
 	DefaultMaxSessions    = 1000
 	DefaultSessionExpiry  = 7 * 24 * time.Hour
 	DefaultMaxKeepAlive   = 5 * time.Minute
-	DefaultMaxMessage     = 1 << 20
+	DefaultMaxMessage     = 64 << 10 // the default of a stream's max_msg_size
 	DefaultWindow         = 256
 	DefaultQueue          = 16 << 20
 	DefaultMaxQueued      = 1000
@@ -42,7 +42,7 @@ type Config struct {
 	SessionExpiry  time.Duration `yaml:"session_expiry" doc:"how long the session of an absent client is kept at most"`
 	MaxKeepAlive   time.Duration `yaml:"max_keepalive" doc:"longest keepalive that a client of MQTT 5 may have"`
 	Silence        time.Duration `yaml:"silence" doc:"without a message for this long the source is reported as silent; 0: never"`
-	MaxMessage     int64         `yaml:"max_message" unit:"bytes" doc:"longest packet of a message; longer ones are counted and refused"`
+	MaxMessage     int64         `yaml:"max_message" unit:"bytes" doc:"longest message, topic included; longer ones are counted and refused; not above max_msg_size of the stream"`
 	Window         int           `yaml:"window" doc:"how many messages of one client may wait for their acknowledgement"`
 	Queue          int64         `yaml:"queue" unit:"bytes" doc:"memory for messages that wait for the store"`
 	MaxQueued      int           `yaml:"max_queued" doc:"how many messages may wait for one client"`
@@ -98,7 +98,7 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	}
 	between("max_connections", int64(c.MaxConnections), 1, 50_000, "set 500")
 	between("max_sessions", int64(c.MaxSessions), int64(max(c.MaxConnections, 1)), 200_000, "set at least max_connections")
-	between("max_message", c.MaxMessage, 128, 64<<20, "set 1MiB")
+	between("max_message", c.MaxMessage, 128, 64<<20, "set 64KiB")
 	between("window", int64(c.Window), 1, 65535, "set 256")
 	between("max_queued", int64(c.MaxQueued), 1, 65535, "set 1000")
 	if c.Queue < 2*c.MaxMessage {
