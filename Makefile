@@ -15,7 +15,7 @@ MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench links soak fuzz powercut image-test clean
+.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench links soak jetstream fuzz powercut image-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ soak: test-deps fuzz links ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
 	$(GO) test -count=1 -timeout 2h -v ./ingest/mqttserver -run Kill -kills 1000
 	$(GO) test -count=1 -timeout 1h -v ./ingest/serial -run FullSpeed -minute
+
+jetstream: ## walk the examples of docs/JETSTREAM.md with the stock nats tool
+	@GO='$(GO)' scripts/jetstream-walk
 
 fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz

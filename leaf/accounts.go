@@ -17,7 +17,7 @@ const (
 	spareConnections = 32       // connections of the daemon's own, and of those who have not said yet who they are
 	spareAppConns    = 2        // of the daemon's own in account APP
 	maxPending       = 16 << 20 // bytes on their way to a connection that does not read; then it is closed
-	maxBuffered      = 32 << 20 // bytes on their way into one stream; the store has 4 MiB under way at most
+	maxBuffered      = 64 << 20 // bytes on their way into one stream, as from a client that puts a large object faster than the disk takes it; more is refused
 	maxBatches       = 16       // atomic batches that are under way; each holds up to 1000 messages
 	maxAppAckPending = 10_000   // messages that one consumer has out
 )

@@ -136,7 +136,7 @@ func TestDocsForbiddenCatches(t *testing.T) {
 func TestDocsPages(t *testing.T) {
 	for _, page := range []string{
 		"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
-		"docs/ARCHITECTURE.md", "docs/WIRE.md", "docs/DURABILITY.md", "docs/OPERATIONS.md",
+		"docs/ARCHITECTURE.md", "docs/WIRE.md", "docs/DURABILITY.md", "docs/OPERATIONS.md", "docs/JETSTREAM.md",
 	} {
 		if text := readRepo(t, page); len(text) < 200 {
 			t.Errorf("%s has %d bytes: not written yet", page, len(text))
