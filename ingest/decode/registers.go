@@ -1,15 +1,10 @@
 package decode
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math"
 	"math/big"
-	"math/bits"
-	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
@@ -28,13 +23,6 @@ type Field struct {
 	Min    string   `yaml:"min" doc:"a number below is marked as out of range"`
 	Max    string   `yaml:"max" doc:"a number above is marked as out of range"`
 }
-
-// What the quality of a field may be; a good one is not mentioned.
-const (
-	QualityNone  = "not available"
-	QualityRange = "out of range"
-	QualityNaN   = "not a number"
-)
 
 // qualityName is the key under which the quality of fields is told.
 const qualityName = "quality"
@@ -155,11 +143,7 @@ type registers []register
 // register is a field, ready for use.
 type register struct {
 	Field
-	order                   []int
-	mask                    uint64
-	nan                     [][]byte
-	scale, offset, min, max *big.Rat // nil: none
-	places                  int      // decimals that scale and offset have
+	read Reader
 }
 
 func newRegisters(fields []Field) (registers, error) {
@@ -169,9 +153,9 @@ func newRegisters(fields []Field) (registers, error) {
 		if !fixed {
 			size = f.Length
 		}
-		r := register{Field: f, mask: math.MaxUint64, places: max(places(f.Scale), places(f.Offset))}
+		r := register{Field: f, read: Reader{Type: f.Type, Places: max(places(f.Scale), places(f.Offset))}}
 		var err error
-		if r.order, err = order(f.Order, size, fixed); err != nil {
+		if r.read.Order, err = order(f.Order, size, fixed); err != nil {
 			return nil, err
 		}
 		if f.Mask != "" {
@@ -179,19 +163,19 @@ func newRegisters(fields []Field) (registers, error) {
 			if err != nil {
 				return nil, err
 			}
-			r.mask = bigEndian(b)
+			r.read.Mask = bigEndian(b)
 		}
 		for _, s := range f.NaN {
 			b, err := hexValue(s, size)
 			if err != nil {
 				return nil, err
 			}
-			r.nan = append(r.nan, b)
+			r.read.NaN = append(r.read.NaN, b)
 		}
 		for _, n := range []struct {
 			text string
 			to   **big.Rat
-		}{{f.Scale, &r.scale}, {f.Offset, &r.offset}, {f.Min, &r.min}, {f.Max, &r.max}} {
+		}{{f.Scale, &r.read.Scale}, {f.Offset, &r.read.Offset}, {f.Min, &r.read.Min}, {f.Max, &r.read.Max}} {
 			if n.text != "" {
 				*n.to, _ = rational(n.text)
 			}
@@ -217,20 +201,17 @@ func places(s string) int {
 func (all registers) parse(data []byte) (any, error) {
 	values, quality := map[string]any{}, map[string]any{}
 	for _, r := range all {
-		if r.At+len(r.order) > len(data) {
-			return nil, reject(ReasonShort, "%s ends at byte %d, the message has %d", r.Name, r.At+len(r.order), len(data))
+		if end := r.At + len(r.read.Order); end > len(data) {
+			return nil, reject(ReasonShort, "%s ends at byte %d, the message has %d", r.Name, end, len(data))
 		}
-		b := make([]byte, len(r.order))
-		for i, at := range r.order {
-			b[i] = data[r.At+at]
+		v := r.read.Read(data[r.At:], 0)
+		if v.Quality == QualityInvalid {
+			return nil, reject(ReasonValue, "%s: %s", r.Name, v.Detail)
 		}
-		value, note, err := r.value(b)
-		if err != nil {
-			return nil, err
+		if v.Quality != QualityGood {
+			quality[r.Name] = v.Quality
 		}
-		if note != "" {
-			quality[r.Name] = note
-		}
+		value := v.Value
 		if r.Unit != "" {
 			value = map[string]any{"value": value, "unit": r.Unit}
 		}
@@ -240,120 +221,4 @@ func (all registers) parse(data []byte) (any, error) {
 		values[qualityName] = quality
 	}
 	return values, nil
-}
-
-// value reads the bytes of a field, the highest first.
-func (r register) value(b []byte) (value any, quality string, err error) {
-	if slices.ContainsFunc(r.nan, func(n []byte) bool { return string(n) == string(b) }) {
-		return nil, QualityNone, nil
-	}
-	switch r.Type {
-	case "string":
-		return strings.ToValidUTF8(strings.TrimRight(string(b), "\x00 "), "\ufffd"), "", nil
-	case "bits":
-		return bitList(b), "", nil
-	case "epoch":
-		return time.Unix(int64(binary.BigEndian.Uint32(b)), 0).UTC().Format(time.RFC3339), "", nil
-	case "f32":
-		return r.real(float64(math.Float32frombits(binary.BigEndian.Uint32(b))), 32)
-	case "f64":
-		return r.real(math.Float64frombits(binary.BigEndian.Uint64(b)), 64)
-	case "bcd":
-		digits := hex.EncodeToString(b)
-		if !digitsOnly(digits) {
-			return nil, "", reject(ReasonValue, "%s: %s is no number in BCD", r.Name, digits)
-		}
-		n, _ := number(digits)
-		return r.finish(n.String(), 0)
-	}
-	u := bigEndian(b)
-	if r.Type[0] == 'i' {
-		shift := 64 - 8*len(b)
-		return r.finish(integer(int64(u<<shift)>>shift).String(), 0)
-	}
-	u &= r.mask
-	if r.mask != 0 {
-		u >>= bits.TrailingZeros64(r.mask)
-	}
-	return r.finish(fmt.Sprint(u), 0)
-}
-
-// real reads a binary number with a point.
-func (r register) real(f float64, size int) (any, string, error) {
-	n := float(f, size)
-	if n == nil {
-		return nil, QualityNaN, nil
-	}
-	text := fmt.Sprint(n)
-	if strings.Contains(text, "e") {
-		if r.scale == nil && r.offset == nil {
-			return r.finish(text, 0)
-		}
-		scaled := f
-		if r.scale != nil {
-			s, _ := r.scale.Float64()
-			scaled *= s
-		}
-		if r.offset != nil {
-			o, _ := r.offset.Float64()
-			scaled += o
-		}
-		if n = float(scaled, 64); n == nil {
-			return nil, QualityNaN, nil
-		}
-		return n, "", nil
-	}
-	return r.finish(text, places(text))
-}
-
-// finish applies scale and offset without rounding, and looks at the range.
-func (r register) finish(text string, digits int) (any, string, error) {
-	n, ok := number(text)
-	if !ok {
-		return nil, "", reject(ReasonValue, "%s: %q is no number", r.Name, text)
-	}
-	if r.scale == nil && r.offset == nil && r.min == nil && r.max == nil {
-		return n, "", nil
-	}
-	x, ok := new(big.Rat).SetString(n.String())
-	if !ok {
-		return nil, "", reject(ReasonValue, "%s: %q is no number", r.Name, text)
-	}
-	if r.scale != nil {
-		x.Mul(x, r.scale)
-	}
-	if r.offset != nil {
-		x.Add(x, r.offset)
-	}
-	if r.scale != nil || r.offset != nil {
-		n, _ = number(trimZeros(x.FloatString(digits + r.places)))
-	}
-	if r.min != nil && x.Cmp(r.min) < 0 || r.max != nil && x.Cmp(r.max) > 0 {
-		return n, QualityRange, nil
-	}
-	return n, "", nil
-}
-
-func trimZeros(s string) string {
-	if strings.Contains(s, ".") {
-		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
-	}
-	return s
-}
-
-// bitList returns the bits of b as numbers, the lowest of the last byte first.
-func bitList(b []byte) []any {
-	var list []any
-	for i := range 8 * len(b) {
-		list = append(list, b[len(b)-1-i/8]>>(i%8)&1 == 1)
-	}
-	return list
-}
-
-func bigEndian(b []byte) uint64 {
-	var u uint64
-	for _, c := range b {
-		u = u<<8 | uint64(c)
-	}
-	return u
 }

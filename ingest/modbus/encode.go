@@ -13,7 +13,7 @@ func (p *point) settable() string {
 	switch {
 	case p.Table == TableInput || p.Table == TableDiscrete:
 		return "table " + p.Table + " cannot be written"
-	case p.Type == "bool" && !p.coil() || p.mask != 0:
+	case p.Type == "bool" && !p.coil() || p.read.Mask != 0:
 		return "a part of a register cannot be written alone"
 	case p.Type == "bits" || p.Type == "epoch":
 		return "a field of type " + p.Type + " cannot be written"
@@ -87,7 +87,7 @@ func (p *point) encodeText(text string) ([]uint16, error) {
 		return nil, fmt.Errorf("the text has %d bytes, and the field %d", len(text), len(data))
 	}
 	for i := range text {
-		data[i&^1+p.order[i%2]] = text[i]
+		data[p.read.Order[i]] = text[i]
 	}
 	return words(data), nil
 }

@@ -3,11 +3,12 @@ package modbus
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-edge/holdfast/ingest/decode"
 )
 
 // typeLens are the registers of types that have a length of their own.
@@ -16,12 +17,9 @@ var typeLens = map[string]int{"u16": 1, "i16": 1, "u32": 2, "i32": 2, "u64": 4, 
 // point is a field made ready for reading.
 type point struct {
 	Field
-	address int   // on the wire
-	count   int   // registers or coils
-	order   []int // of a number: for each byte, highest first, its place on the wire; of a string: nil, or swapped for BA
-	nan     []uint64
-	mask    uint64 // 0: none
-	exact   bool   // no scale and offset
+	address int // on the wire
+	count   int // registers or coils
+	read    decode.Reader
 	scale   *big.Rat
 	offset  *big.Rat
 	from    int // field with the power of ten; -1: none
@@ -43,12 +41,12 @@ func newPoint(f Field, d Device) (p *point, key, problem, remedy string) {
 		return nil, "address", fmt.Sprintf("%d is out of range", f.Address), fmt.Sprintf("give %d to %d", d.AddressBase, 1<<16-p.count+d.AddressBase)
 	}
 	if !p.coil() {
-		if p.order, problem = byteOrder(f.Order, d.Order, p.count, f.Type == "string"); problem != "" {
+		if p.read.Order, problem = byteOrder(f.Order, d.Order, p.count, f.Type == "string"); problem != "" {
 			return nil, "order", problem, "give each letter once, as in ABCD, CDAB, or ABCDEFGH for 64 bits"
 		}
 	}
 	if f.Mask != "" {
-		if p.mask, problem = parsePattern(f.Mask, p.width()); problem != "" || p.mask == 0 {
+		if p.read.Mask, problem = parsePattern(f.Mask, p.width()); problem != "" || p.read.Mask == 0 {
 			return nil, "mask", fmt.Sprintf("%q is no mask of %d bits", f.Mask, p.width()), "write it like 0x0ff0, with at least one bit"
 		}
 	}
@@ -57,10 +55,27 @@ func newPoint(f Field, d Device) (p *point, key, problem, remedy string) {
 		if problem != "" {
 			return nil, "nan", fmt.Sprintf("%q %s", text, problem), fmt.Sprintf("write 0x and %d hexadecimal digits, or a number of the type", p.width()/4)
 		}
-		p.nan = append(p.nan, v)
+		p.read.NaN = append(p.read.NaN, binary.BigEndian.AppendUint64(nil, v)[8-p.width()/8:])
 	}
-	p.exact = f.Scale == 1 && f.Offset == 0 && f.ScaleFrom == ""
 	p.scale, p.offset = decimal(f.Scale, 64), decimal(f.Offset, 64)
+	p.read.Type, p.read.Labels, p.read.Places = p.Type, f.Labels, max(decimals(f.Scale), decimals(f.Offset))
+	if f.Bit != nil {
+		p.read.Bit = *f.Bit
+	}
+	if f.Scale != 1 {
+		p.read.Scale = p.scale
+	}
+	if f.Offset != 0 {
+		p.read.Offset = p.offset
+	}
+	for _, n := range []struct {
+		from *float64
+		to   **big.Rat
+	}{{f.Min, &p.read.Min}, {f.Max, &p.read.Max}} {
+		if n.from != nil {
+			*n.to = decimal(*n.from, 64)
+		}
+	}
 	return p, "", "", ""
 }
 
@@ -106,10 +121,19 @@ func (p *point) measure() (key, problem, remedy string) {
 // byteOrder returns the places of a number's bytes, highest first. A field's own order has a letter for each byte; the device's, for
 // 32 bits, says whether words and the bytes in them are swapped.
 func byteOrder(own, device string, registers int, text bool) (order []int, problem string) {
-	n := 2 * registers
-	if text {
-		n = 2
+	if text { // the words of a text are in order; their bytes are swapped only where the field says so
+		two := []int{0, 1}
+		if own != "" {
+			if two, problem = letterOrder(own, 2); problem != "" {
+				return nil, problem
+			}
+		}
+		for i := range 2 * registers {
+			order = append(order, i&^1+two[i%2])
+		}
+		return order, ""
 	}
+	n := 2 * registers
 	order = make([]int, n)
 	if own == "" {
 		swapWords, swapBytes := device == "CDAB" || device == "DCBA", device == "BADC" || device == "DCBA"
@@ -123,11 +147,14 @@ func byteOrder(own, device string, registers int, text bool) (order []int, probl
 			}
 			order[i] = at
 		}
-		if text { // the words of a text are in order; their bytes are swapped only where the field says so
-			return []int{0, 1}, ""
-		}
 		return order, ""
 	}
+	return letterOrder(own, n)
+}
+
+// letterOrder reads an order that has a letter for each of n bytes.
+func letterOrder(own string, n int) (order []int, problem string) {
+	order = make([]int, n)
 	if len(own) != n {
 		return nil, fmt.Sprintf("%q has not %d letters, one for each byte", own, n)
 	}
@@ -181,22 +208,13 @@ func parseRaw(text, kind string, width int) (uint64, string) {
 	return 0, "is no pattern in hexadecimal digits"
 }
 
-// raw returns the number's bits, in order.
-func (p *point) raw(data []byte) uint64 {
-	var b [8]byte
-	for i, at := range p.order {
-		b[8-len(p.order)+i] = data[at]
-	}
-	return binary.BigEndian.Uint64(b[:])
-}
-
-// place is raw backwards.
+// place puts the bits of a number where they are on the wire.
 func (p *point) place(v uint64) []byte {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], v)
-	data := make([]byte, len(p.order))
-	for i, at := range p.order {
-		data[at] = b[8-len(p.order)+i]
+	data := make([]byte, len(p.read.Order))
+	for i, at := range p.read.Order {
+		data[at] = b[8-len(data)+i]
 	}
 	return data
 }
@@ -210,5 +228,8 @@ func decimal(v float64, size int) *big.Rat {
 	return r
 }
 
-// plainSize tells whether a float is written without a power of ten in few digits.
-func plainSize(v float64) bool { return v == 0 || math.Abs(v) < 1e18 && math.Abs(v) > 1e-12 }
+// decimals counts the digits behind the point.
+func decimals(v float64) int {
+	_, behind, _ := strings.Cut(strconv.FormatFloat(v, 'f', -1, 64), ".")
+	return len(behind)
+}

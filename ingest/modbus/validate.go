@@ -223,9 +223,9 @@ func (p *point) validateNumber(fault func(key, problem, remedy string)) {
 		fault("deadband", "is negative", "give 0 or more")
 	case p.Min != nil && p.Max != nil && *p.Min > *p.Max:
 		fault("max", "is below min", "exchange the two")
-	case len(p.nan) > 0 && (p.coil() || p.Type == "string"):
+	case len(p.read.NaN) > 0 && (p.coil() || p.Type == "string"):
 		fault("nan", "is for numbers, and the field is "+p.Type, "remove it")
-	case p.mask != 0 && slices.Contains([]string{"f32", "f64", "bcd", "string", "bool", "epoch"}, p.Type):
+	case p.read.Mask != 0 && slices.Contains([]string{"f32", "f64", "bcd", "string", "bool", "epoch"}, p.Type):
 		fault("mask", "is for whole numbers, and the field is "+p.Type, "remove it")
 	case len(p.Labels) > 0 && p.Type != "bits":
 		fault("labels", "are for bits, and the field is "+p.Type, "set type: bits")

@@ -119,7 +119,7 @@ func TestOrderOfDevice(t *testing.T) {
 			}
 		}
 	}
-	if got, _ := byteOrder("", "DCBA", 4, true); !slices.Equal(got, []int{0, 1}) {
+	if got, _ := byteOrder("", "DCBA", 4, true); !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6, 7}) {
 		t.Errorf("order of a text in a device DCBA = %v, want it unswapped", got)
 	}
 }
