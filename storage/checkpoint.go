@@ -106,6 +106,14 @@ func (p *publisher) drain(ctx context.Context) error {
 	return err
 }
 
+// Settle waits until the streams have everything that was acknowledged. ErrUnavailable: a stream takes nothing, or Attach has not returned.
+func (s *Store) Settle(ctx context.Context) error {
+	if err := s.publisher.drain(ctx); err != nil {
+		return fmt.Errorf("wait for the streams: %w", err)
+	}
+	return nil
+}
+
 // until waits until a condition holds, which is looked at after each step.
 func (p *publisher) until(ctx context.Context, cond func() bool) error {
 	for {

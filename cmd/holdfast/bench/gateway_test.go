@@ -107,6 +107,7 @@ type gateway struct {
 	store  *storage.Store
 	server *leaf.Server
 	uplink *forward.Uplink
+	js     jetstream.JetStream
 	up     bool // the link is enabled
 	stop   func()
 	ended  chan error // the uplink's end
@@ -146,6 +147,7 @@ func startGateway(ctx context.Context, p plan, dir string, h *hub.Cluster) (*gat
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
+	g.js = js
 	g.uplink = forward.New(forward.Options{Leaf: leafName, Domain: "hub", Dir: dir, Streams: map[string]forward.Config{streamName: {Mode: "source"}}, Log: p.log}, store, g.server)
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: g.server.RestartJetStream, Forwarded: g.uplink.Forwarded}); err != nil {
 		return nil, errors.Join(err, g.close())

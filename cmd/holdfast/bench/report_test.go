@@ -59,7 +59,7 @@ func (b *bench) commits(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return b.linkWrites(ctx, g, s)
+	return errors.Join(b.linkWrites(ctx, g, s), b.costs(ctx, g, s))
 }
 
 // row is what the rounds of one load came to.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ type spec struct {
 	Hub     []string // empty: no link
 	Devices []device
 	Small   bool // the streams hold little and records are large, so that the store makes room all the time
+	Sealed  bool // everything on disk is encrypted
 	Batch   int  // a device sends 1 to Batch records at once
 	Fault   fault
 	Listen  string // address of an MQTT server, whose devices are in the parent; empty: none
@@ -102,13 +104,30 @@ func (c *child) run(ctx context.Context) error {
 	if s.Listen != "" {
 		streams[mqttSource] = sourced
 	}
-	store, err := storage.Open(storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(s.Small), Streams: streamConfigs(s.Small), Sources: streams, Log: c.log})
+	options := storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(s.Small), Streams: streamConfigs(s.Small), Sources: streams, Log: c.log}
+	if s.Sealed {
+		options.Key = filepath.Join(filepath.Dir(s.Data), "key")
+		if err := os.WriteFile(options.Key, []byte("the key of a test, long enough\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	store, err := storage.Open(options)
 	if err != nil {
 		return err
 	}
 	c.say("epoch %s %d", store.ID(), store.Epoch())
-	srv, err := leaf.Start(leaf.Options{
-		Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log})
+	writing, stop := context.WithCancel(ctx)
+	defer stop()
+	var writers errgroup.Group
+	for _, d := range s.Devices {
+		writers.Go(func() error { return c.send(writing, store, d) })
+	}
+	if s.Listen != "" {
+		writers.Go(func() error { return c.serve(writing, store) })
+	}
+	server := leaf.Options{Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log}
+	server.Key, server.Cipher = store.ServerKey()
+	srv, err := leaf.Start(server)
 	if err != nil {
 		return err
 	}
@@ -135,16 +154,7 @@ func (c *child) run(ctx context.Context) error {
 		}
 		return err
 	})
-	writing, stop := context.WithCancel(ctx)
-	defer stop()
-	var writers errgroup.Group
-	for _, d := range s.Devices {
-		writers.Go(func() error { return c.send(writing, store, d) })
-	}
-	if s.Listen != "" {
-		writers.Go(func() error { return c.serve(writing, store) })
-	}
-	return c.obey(ctx, js, stop, &writers)
+	return c.obey(ctx, store, js, stop, &writers)
 }
 
 // link brings the uplink up: the daemon's own, or for the blind leaf a sourcing consumer made without a handshake.
@@ -168,13 +178,13 @@ func (c *child) link(ctx context.Context, nc *nats.Conn, js jetstream.JetStream,
 }
 
 // obey does what the parent says on standard input until that ends.
-func (c *child) obey(ctx context.Context, js jetstream.JetStream, stop func(), writers *errgroup.Group) error {
+func (c *child) obey(ctx context.Context, store *storage.Store, js jetstream.JetStream, stop func(), writers *errgroup.Group) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		switch in.Text() {
 		case "stop":
 			stop()
-			if err := writers.Wait(); err != nil {
+			if err := errors.Join(writers.Wait(), store.Settle(ctx)); err != nil {
 				return err
 			}
 			c.say("stopped")

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	cuts = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small and makes room all the time")
+	cuts = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small, with a small journal, and makes room and gives checkpoints all the time; every second one is encrypted")
 	seed = flag.Uint64("seed", 0, "seed of the cuts' instants and survivors; 0 picks one and prints it")
 )
 
@@ -159,7 +159,7 @@ func TestPowerCuts(t *testing.T) {
 	var total report
 	for i, leaf := range leaves {
 		begun := time.Now()
-		r := newRig(t, h, leaf, first+uint64(i), func(s *spec) { s.Small = i%2 == 1 })
+		r := newRig(t, h, leaf, first+uint64(i), func(s *spec) { s.Small, s.Sealed = i%2 == 1, i%4 == 0 || i%4 == 3 })
 		for range min(cutsPerStore, *cuts-i*cutsPerStore) {
 			r.live()
 			r.cut(r.mode(), r.rand.IntN(2) == 0)
