@@ -68,6 +68,8 @@ soak: test-deps fuzz links ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full
 	$(GO) test -count=1 -timeout 2h -v ./ingest/mqttserver -run Kill -kills 1000
 	$(GO) test -count=1 -timeout 1h -v ./ingest/serial -run FullSpeed -minute
+	HOLDFAST_LEAVES=1000 HOLDFAST_FLEET=200 HOLDFAST_BACKLOG=3600 HOLDFAST_AUDIT=10000000 \
+	  $(GO) test -count=1 -timeout 4h -v ./forward/hub -run 'Fleet|AuditOfMany'
 
 jetstream: ## walk the examples of docs/JETSTREAM.md with the stock nats tool
 	@GO='$(GO)' scripts/jetstream-walk

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -178,8 +177,10 @@ func (p Plan) ensureConsumers(ctx context.Context, js jetstream.JetStream, strea
 			return changes, fmt.Errorf("its consumer %s is not what the plan wants; delete it if nothing that it holds is still to be delivered", name)
 		}
 	}
-	for _, leaf := range p.spec.Revoked {
-		if name := DownConsumer(leaf, stream); slices.Contains(slices.Collect(maps.Keys(have)), name) {
+	for name, cfg := range have {
+		_, rest, _ := strings.Cut(cfg.DeliverSubject, ".") // up.<leaf>.<stream>, down.<leaf>.<stream>
+		leaf, _, _ := strings.Cut(rest, ".")
+		if slices.Contains(p.spec.Revoked, leaf) {
 			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "delete", Detail: "leaf " + leaf + " is revoked"})
 			jobs = append(jobs, func() error { return js.DeleteConsumer(ctx, stream, name) })
 		}

@@ -149,7 +149,7 @@ func (r *reader) position(h nats.Header, seq uint64) (storage.Position, error) {
 func (p Plan) RecordStreams() []string {
 	var names []string
 	for _, s := range p.streams {
-		if s.Name != Commands && s.Name != Documents {
+		if len(s.Sources) > 0 || s.Mirror != nil {
 			names = append(names, s.Name)
 		}
 	}

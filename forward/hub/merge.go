@@ -40,7 +40,7 @@ func (m *merger) merge() error {
 			m.change("subject %s", subject)
 		}
 	}
-	if !have.AllowDirect {
+	if want.AllowDirect && !have.AllowDirect {
 		have.AllowDirect = true
 		m.change("direct reads, which the handshake needs")
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// maxLeaves is how many consumers a stream may have that has some for each leaf. The server's own limit is 1,000.
+const maxLeaves = 1 << 16
+
 // downWindow is how many commands or documents are sent ahead of the leaf's acknowledgement.
 const downWindow = 256
 
@@ -51,6 +54,12 @@ func planStreams(spec Spec) []jetstream.StreamConfig {
 		}
 		return cfg
 	}
+	// What is sent down is not for direct reads, whose permission cannot be narrowed to one leaf for certain.
+	down := func(name string) *jetstream.StreamConfig {
+		cfg := stream(name)
+		cfg.AllowDirect, cfg.MaxConsumers = false, maxLeaves
+		return cfg
+	}
 	for _, l := range spec.Leaves {
 		for _, s := range l.Streams {
 			src := &jetstream.StreamSource{
@@ -66,17 +75,17 @@ func planStreams(spec Spec) []jetstream.StreamConfig {
 			}
 		}
 		if l.Commands {
-			stream(Commands).Subjects = []string{"cmd.>"}
+			down(Commands).Subjects = []string{"cmd.>"}
 		}
 		if l.Documents {
-			cfg := stream(Documents)
+			cfg := down(Documents)
 			cfg.Subjects = []string{"$KV." + DocumentBucket + ".>"}
 			// What makes a stream a bucket for NATS clients.
 			cfg.MaxMsgsPerSubject, cfg.AllowRollup, cfg.DenyDelete, cfg.Discard = 1, true, true, jetstream.DiscardNew
 		}
 	}
 	if len(byName) > 0 {
-		byName[Keep] = &jetstream.StreamConfig{Name: Keep, Subjects: []string{"hf.keep"}, Storage: jetstream.MemoryStorage, Replicas: 1, MaxMsgs: 1, AllowDirect: true}
+		byName[Keep] = &jetstream.StreamConfig{Name: Keep, Subjects: []string{"hf.keep"}, Storage: jetstream.MemoryStorage, Replicas: 1, MaxMsgs: 1, AllowDirect: true, MaxConsumers: maxLeaves}
 	}
 	names := slices.Sorted(maps.Keys(byName))
 	streams := make([]jetstream.StreamConfig, 0, len(names))

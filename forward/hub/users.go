@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// planUsers returns the least rights of each leaf. The lists do not depend on a leaf's streams, so that a change of these needs no new
-// credentials: each subject in them names the leaf itself.
+// planUsers returns the least rights of each leaf. The lists do not depend on a leaf's streams but only on where they go, so that most changes
+// of these need no new credentials: each subject in them names the leaf itself.
 func planUsers(spec Spec) []User {
 	users := make([]User, 0, len(spec.Leaves))
 	hubHash, leafHash := AccountHash(spec.Account), AccountHash(LeafAccount)
@@ -15,9 +15,13 @@ func planUsers(spec Spec) []User {
 		u := User{Leaf: l.Name, Name: l.User, Password: l.Password, NKey: l.NKey}
 		u.Publish = []string{
 			api + "INFO",
-			DeliverSubject(l.Name, ">"),                     // records, heartbeats
-			"$JSC.R." + l.Name + "." + hubHash + ".>",       // the answer to RESET
-			api + "DIRECT.GET.*." + "data." + l.Name + ".>", // the handshake: newest record of ours
+			DeliverSubject(l.Name, ">"),               // records, heartbeats
+			"$JSC.R." + l.Name + "." + hubHash + ".>", // the answer to RESET
+		}
+		for _, s := range l.Streams { // the handshake: the newest record of ours, in those hub streams alone: see docs/HUB.md, "A stolen credential"
+			if get := api + "DIRECT.GET." + s.HubStream + ".data." + l.Name + ".>"; !slices.Contains(u.Publish, get) {
+				u.Publish = append(u.Publish, get)
+			}
 		}
 		u.Subscribe = []string{
 			InboxPrefix(l.Name) + ".>",

@@ -1,0 +1,164 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func planOf(t *testing.T, spec Spec) Plan {
+	t.Helper()
+	p, err := New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestApplyRefusesWhatWouldDelete: limits of the fleet file are set, but never below what a stream holds.
+func TestApplyRefusesWhatWouldDelete(t *testing.T) {
+	js, ctx := startHub(t)
+	leaf := Leaf{Name: "a", Streams: []Stream{{Name: "S"}, {Name: "M", Mode: Mirror}}}
+	with := func(s HubStream) Plan { return planOf(t, Spec{Leaves: []Leaf{leaf}, Streams: []HubStream{s}}) }
+	if _, err := Apply(ctx, js, with(HubStream{Name: "S", MaxBytes: 1 << 20, Full: Refuse})); err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(ctx, "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	if cfg.MaxBytes != 1<<20 || cfg.Discard != jetstream.DiscardNew {
+		t.Errorf("S was made as %+v", cfg)
+	}
+	cfg.Subjects = []string{"x"} // to put something in
+	if _, err := js.UpdateStream(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if _, err := js.Publish(ctx, "x", make([]byte, 10_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		set  HubStream
+		want string // of the error, or of the change
+		fail bool
+	}{
+		{"less than it holds", HubStream{Name: "S", MaxBytes: 1000}, "is less than the", true},
+		{"younger than its first", HubStream{Name: "S", MaxAge: time.Nanosecond}, "less than the age of its first record", true},
+		{"less, but enough", HubStream{Name: "S", MaxBytes: 1 << 19}, "max_bytes 524288 instead of 1048576", false},
+		{"more", HubStream{Name: "S", MaxBytes: 1 << 30, MaxAge: 24 * time.Hour}, "max_bytes 1073741824 instead of 524288, max_age 24h0m0s instead of 0s", false},
+		{"nothing said", HubStream{Name: "S"}, "keep stream S", false},
+		{"a window", HubStream{Name: "S", Full: DropOldest}, "when full drop-oldest", false},
+	} {
+		for _, do := range []func() ([]Change, error){
+			func() ([]Change, error) { return Diff(ctx, js, with(c.set)) },
+			func() ([]Change, error) { return Apply(ctx, js, with(c.set)) },
+		} {
+			changes, err := do()
+			if got := said(changes) + fmt.Sprint(err); c.fail != (err != nil) || !strings.Contains(got, c.want) {
+				t.Errorf("%s: %s, want %q", c.name, got, c.want)
+			}
+		}
+	}
+	if err := s.Purge(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// A mirror of which somebody has limited the age.
+	m, err := js.Stream(ctx, "a_M")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg = m.CachedInfo().Config
+	cfg.MaxAge = time.Hour
+	if _, err := js.UpdateStream(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	changes, err := Diff(ctx, js, with(HubStream{Name: "S"}))
+	if err != nil || !strings.Contains(said(changes), "deleted on arrival") {
+		t.Errorf("a mirror of limited age: %s, %v, want a warning", said(changes), err)
+	}
+	if _, err := New(Spec{Leaves: []Leaf{leaf}, Streams: []HubStream{{Name: "a_M", MaxAge: time.Hour}}}); err == nil || !strings.Contains(err.Error(), "late backlog") {
+		t.Errorf("max_age of a mirror in the fleet file = %v, want it refused", err)
+	}
+}
+
+// TestApplyTakesRevokedLeavesOut: their sources and consumers go, what they have sent stays.
+func TestApplyTakesRevokedLeavesOut(t *testing.T) {
+	js, ctx := startHub(t)
+	leaf := func(name string) Leaf { return Leaf{Name: name, Commands: true, Streams: []Stream{{Name: "S"}}} }
+	if _, err := Apply(ctx, js, planOf(t, Spec{Leaves: []Leaf{leaf("a"), leaf("b")}})); err != nil {
+		t.Fatal(err)
+	}
+	p := planOf(t, Spec{Leaves: []Leaf{leaf("a")}, Revoked: []string{"b"}})
+	changes, err := Apply(ctx, js, p)
+	if want := "update stream S: no longer source b/S, which is revoked"; err != nil || !strings.Contains(said(changes), want) ||
+		!strings.Contains(said(changes), "delete consumer down_b_COMMANDS of stream COMMANDS: leaf b is revoked") {
+		t.Errorf("apply = %v, %s", err, said(changes))
+	}
+	if changes, err = Diff(ctx, js, p); err != nil || said(changes) != "keep stream COMMANDS\nkeep stream S" {
+		t.Errorf("afterwards = %v, %s", err, said(changes))
+	}
+}
+
+// atLeast returns a size that the environment gives, for the long runs.
+func atLeast(t *testing.T, name string, n int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return n
+	}
+	given, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return given
+}
+
+// TestFleetOfAThousand: many leaves, a thousand in the long run, are planned and applied within a minute, over four shards, and nothing is to be done a
+// second time.
+func TestFleetOfAThousand(t *testing.T) {
+	n := atLeast(t, "HOLDFAST_LEAVES", 300)
+	if testing.Short() {
+		n = 40
+	}
+	js, ctx := startHub(t)
+	spec := Spec{Streams: []HubStream{{Name: "FAST", Shards: 4, MaxBytes: 1 << 30}}}
+	for i := range n {
+		spec.Leaves = append(spec.Leaves, Leaf{Name: fmt.Sprintf("leaf-%04d", i), Password: "p", Commands: i%10 == 0, Streams: []Stream{
+			{Name: "SENSORS"}, {Name: "FAST", HubStream: Shard("FAST", 1+i%4)},
+		}})
+	}
+	begun := time.Now()
+	p := planOf(t, spec)
+	conf := p.Config()
+	planned := time.Since(begun)
+	if _, err := Apply(ctx, js, p); err != nil {
+		t.Fatal(err)
+	}
+	applied := time.Since(begun) - planned
+	changes, err := Diff(ctx, js, p)
+	took := time.Since(begun)
+	t.Logf("%d leaves: planned in %v (%d KiB of users), applied in %v, compared in %v", n, planned.Round(time.Millisecond), len(conf)>>10, applied.Round(time.Millisecond),
+		(took - applied - planned).Round(time.Millisecond))
+	if err != nil || slices.ContainsFunc(changes, func(c Change) bool { return c.Action != "keep" }) {
+		t.Errorf("a second time: %v, %s", err, said(changes))
+	}
+	if took > time.Minute {
+		t.Errorf("planned, applied and compared in %v, want a minute at most", took)
+	}
+	for name, want := range map[string]int{"SENSORS": n, "FAST-1": n / 4, "FAST-4": n / 4} {
+		s, err := js.Stream(ctx, name)
+		if err != nil || len(s.CachedInfo().Config.Sources) != want {
+			t.Errorf("%s: %v, want %d sources", name, err, want)
+		}
+	}
+}
