@@ -142,6 +142,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 		st.begin()
 	}
 	s.keepMetadata()
+	s.KeepAppMetadata()
 	return nil
 }
 

@@ -15,14 +15,17 @@ func (s *Store) metadata() metaCopies {
 	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, "metadata"), aside: s.aside()}
 }
 
-// restoreMetadata mends the streams' metadata before the server looks at it.
+// restoreMetadata mends the streams' metadata, and that of local applications, before the server looks at it: a damaged consumer of theirs would keep the
+// server from starting as well as one of ours.
 func (s *Store) restoreMetadata() error {
-	mended, err := s.metadata().mend()
-	for _, m := range mended {
-		s.alarm(m.Path, m.Why, m.Aside)
-	}
-	if err != nil {
-		return fmt.Errorf("open store: %w", err)
+	for _, m := range []metaCopies{s.metadata(), s.appMetadata()} {
+		mended, err := m.mend()
+		for _, m := range mended {
+			s.alarm(m.Path, m.Why, m.Aside)
+		}
+		if err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
 	}
 	return nil
 }

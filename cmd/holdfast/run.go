@@ -114,6 +114,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
 	})
 	service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
+	service.Go(func() { syncApps(serviceCtx, server, store, log) })
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()
