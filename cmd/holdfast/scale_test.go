@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/device"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/rig/port"
+	"github.com/holdfast-edge/holdfast/rig/wallclock"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -291,4 +293,85 @@ func TestBacklogInLittleMemory(t *testing.T) {
 		t.Errorf("the hub has %d records, want %d", have, n)
 	}
 	d.stop()
+}
+
+// TestTwoDaysAtSpeed captures what 50 records a second make in 48 hours (60,000 records without -full) as fast as it goes, while the wall clock goes along
+// with it: memory and files stay what they were after a fifth of it, and the account balances.
+func TestTwoDaysAtSpeed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: builds a daemon with another clock, not done with -short")
+	}
+	s := newScale(t, t.TempDir(), "", 0, "")
+	if err := wallclock.Build(s.binary, ".", false, 0); err != nil {
+		t.Fatal(err)
+	}
+	// A stream that is full after a tenth of it, so that most of the time the oldest records go.
+	const perSecond, chunk, record = 50, 2000, 200
+	n := size(48*3600*perSecond, 60_000)
+	raw, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(raw), "max_bytes: 64MiB", fmt.Sprintf("max_bytes: %d", max(n/10*350, 2<<20)), 1)
+	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clock := wallclock.File(filepath.Join(t.TempDir(), "clock"))
+	tick := func(done int) {
+		t.Helper()
+		if err := clock.Set(time.Duration(done/perSecond)*time.Second, "synced", "soak"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick(0)
+	t.Setenv(wallclock.Variable, string(clock))
+	d, _ := s.start(0)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Hour)
+	defer cancel()
+	sensor, err := device.NewSensor(ctx, "tcp://"+s.mqtt, "soak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sensor.Close()
+	payloads := make([]string, chunk)
+	var rss float64
+	var files int
+	began := time.Now()
+	for done := 0; done < n; done += chunk {
+		for i := range payloads {
+			payloads[i] = fmt.Sprintf("%0*d", record, done+i)
+		}
+		if err := sensor.Publish(ctx, "soak/"+strconv.Itoa(done%7), 200, payloads); err != nil {
+			t.Fatal(err)
+		}
+		tick(done + chunk)
+		if rss == 0 && done >= n/5 {
+			rss, files = d.memory("VmRSS"), countFiles(t, s.data)
+		}
+	}
+	r, _ := d.status()
+	end, endFiles := d.memory("VmRSS"), countFiles(t, s.data)
+	t.Logf("%d records in %.0f s: %.0f MB resident and %d files after a fifth, %.0f MB and %d at the end", n, time.Since(began).Seconds(), rss, files, end, endFiles)
+	if end > rss*1.25+15 || endFiles > files+16 {
+		t.Error("memory or files grow")
+	}
+	st := r.Streams[0]
+	if storedBy(r, "devices") != n+1 || st.Wrong || st.Stored != st.Waiting+st.Forwarded+st.Dropped["drop-oldest"] || st.Dropped["drop-oldest"] == 0 {
+		t.Errorf("the account is %+v, want %d stored", st, n+1)
+	}
+	d.stop()
+}
+
+func countFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			n++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
