@@ -124,7 +124,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.publisher.checkpoint(ctx); err != nil {
+	if err := s.publisher.checkpoint(ctx); err != nil && !noRoom(err) { // without it the journal keeps what it has
 		return err
 	}
 	var waited []*stream
@@ -395,6 +395,9 @@ func (s *Store) Probe(ctx context.Context) error {
 	}
 	if err := s.failed(); err != nil {
 		return fmt.Errorf("probe store: %w", err)
+	}
+	if s.diskFull() != nil {
+		return nil // a state, not a fault that a restart would end
 	}
 	js := s.server().JetStream
 	want := s.clock.stamp(time.Time{}).String()

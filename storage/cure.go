@@ -29,6 +29,7 @@ func (s *Store) cure(st *stream, outcome error) bool {
 	}
 	s.log.Warn("the server does not store", "stream", st.name(), "err", outcome)
 	s.cured = now
+	s.useSpare() // JetStream does not start where it cannot make a file
 	if err := restart(); err != nil {
 		s.log.Error("JetStream does not restart", "err", err)
 		return false

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // tempSuffix marks files that were being written when the process or the machine stopped; they carry nothing anyone relies on.
@@ -91,7 +89,7 @@ func writeFile(path string, data []byte, sync bool) (err error) {
 // is no room for another file, it is written over in place, which takes no room.
 func writeOrOverwrite(path string, data []byte, sync bool) error {
 	err := writeFile(path, data, sync)
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if !noRoom(err) {
 		return err
 	}
 	f, oerr := os.OpenFile(path, os.O_WRONLY, 0)

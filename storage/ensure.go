@@ -34,7 +34,7 @@ func (s *Store) ensureStreams(ctx context.Context) error {
 		Discard: jetstream.DiscardOld,
 	})
 	if err != nil {
-		return fmt.Errorf("scratch stream: %w", err)
+		s.log.Warn("no scratch stream to probe the server with", "err", err) // a full disk is no reason not to start
 	}
 	return nil
 }

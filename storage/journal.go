@@ -231,6 +231,7 @@ func (s *Store) inscribeGroup(items []*item, spare bool) (n int, err error) {
 		write = s.ring.AppendReserve
 	}
 	end, err := write(s.group)
+	s.jammed.Store(errors.Is(err, journal.ErrRingFull))
 	if err != nil {
 		for _, it := range s.taken {
 			it.source.stream.next--

@@ -222,6 +222,7 @@ func (k *keeper) admit(ctx context.Context, needs ...need) error {
 func (k *keeper) enter(needs []need) bool {
 	free, inodes, err := k.free()
 	tight := err == nil && (free < k.reserve || inodes < minFreeInodes)
+	low := tight && (free < k.reserve/4 || inodes < minFreeInodes) // the streams do not grow, and the journal takes what it can
 	now := k.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,7 +236,7 @@ func (k *keeper) enter(needs []need) bool {
 		if s != nil && k.detached && !s.Refuse {
 			continue // room is made when there is a server
 		}
-		if s == nil || s.short(usage{n.Records, n.Bytes}) != (usage{}) || (tight && s.credit < n.Bytes) {
+		if s == nil || s.short(usage{n.Records, n.Bytes}) != (usage{}) || (tight && (!low || s.Refuse) && s.credit < n.Bytes) {
 			return false
 		}
 	}

@@ -154,8 +154,8 @@ func (k *keeper) makeRoomOnDisk(ctx context.Context, s *keptStream, n need) erro
 	if err != nil || !tight {
 		return nil
 	}
-	if low {
-		return fmt.Errorf("the disk is full: free some space for reserve_free: %w", ErrFull)
+	if low && !s.Refuse {
+		return nil // the publisher keeps the streams from growing
 	}
 	if s.Refuse {
 		return fmt.Errorf("the disk has less than reserve_free left, and the policy of stream %s is to refuse: %w", s.name, ErrFull)
@@ -184,8 +184,7 @@ func (k *keeper) size(s *keptStream) int64 {
 	return int64(s.view.Bytes)
 }
 
-// diskShort reports whether less than the reserve is free, and whether so little that nothing may be written any more: dropping records frees
-// space only when a whole block of them is gone, so the rest of the reserve is for what happens until then.
+// diskShort reports whether less than the reserve is free, and whether so little that streams must not grow any more: see Store.diskFull.
 func (k *keeper) diskShort() (tight, low bool, err error) {
 	free, inodes, err := k.free()
 	if err != nil {

@@ -36,7 +36,8 @@ func TestLimitsTogether(t *testing.T) {
 		{name: "disk short, gives up as much as it takes", free: tightDisk, putS: 100, dropS: true},
 		{name: "disk short, refuse", s: limits{Refuse: true}, free: tightDisk, putS: 100, refused: true},
 		{name: "disk short, forwarded goes but frees nothing", s: limits{Keep: time.Hour}, free: tightDisk, putS: 100, provenS: 1040, dropS: true},
-		{name: "disk full, drop policy does not help", free: fullDisk, putS: 100, refused: true},
+		{name: "disk full, the journal takes what the publisher holds back", free: fullDisk, putS: 100},
+		{name: "disk full, refuse", s: limits{Refuse: true}, free: fullDisk, putS: 100, refused: true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -325,6 +325,16 @@ func (p *publisher) hold(st *stream) {
 // publish puts records into their streams. Needs turn.
 func (p *publisher) publish(ctx context.Context, batch []pending) {
 	p.touched = p.touched[:0]
+	if full := p.store.diskFull(); full != nil {
+		for _, r := range batch {
+			if r.at <= r.st.last {
+				r.passed()
+			} else if !r.st.stuck {
+				p.refused(r.st, full)
+			}
+		}
+		return
+	}
 	for _, r := range batch {
 		if r.at <= r.st.last {
 			r.passed() // by a replay

@@ -218,6 +218,7 @@ func (s *Store) tell(ctx context.Context) {
 		s.counters.touch()
 	}
 	s.writeCounters()
+	s.keepSpare()
 	if err := s.tellClock(ctx); err != nil && ctx.Err() == nil {
 		s.log.Warn("no clock record", "err", err)
 	}
@@ -292,7 +293,8 @@ type StreamState struct {
 	Bytes          uint64   // on disk, as the limits count them
 	StreamCounters          // of captured records
 	Full           bool     // it refuses records for want of room
-	Err            error    // why records are refused, or wait in the journal, at the moment; nil if they are taken
+	Err            error    // why records are refused at the moment; nil if they are taken
+	Waits          error    // why those that are taken wait in the journal at the moment; nil if they do not
 	Unbalanced     bool     // the account was found wrong: see the log
 }
 
@@ -312,8 +314,11 @@ func (s *Store) Streams() []StreamState {
 		proven, _ := s.forwarded(st.name())
 		state := StreamState{Name: st.name(), StreamCounters: s.counters.totals(st.name(), proven)}
 		st.mu.Lock()
-		state.Err = st.err
+		state.Waits = st.err
 		st.mu.Unlock()
+		if s.jammed.Load() && state.Waits != nil {
+			state.Err = state.Waits
+		}
 		if attached {
 			if full := s.keeper.full(st.name()); full != nil {
 				state.Err = full

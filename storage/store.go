@@ -58,14 +58,16 @@ type Store struct {
 	counters   *counters
 	ledger     *ledger
 	wear       *wearMeter
-	diskShort  error  // immutable once open
-	key        []byte // everything on disk is encrypted with keys made of it; nil: nothing is. Immutable once open
-	cipher     string // of the server
+	diskShort  error       // immutable once open
+	key        []byte      // everything on disk is encrypted with keys made of it; nil: nothing is. Immutable once open
+	cipher     string      // of the server
+	jammed     atomic.Bool // the ring had no room for the newest group
 	keeper     *keeper
 	quarantine quarantine
 	left       map[string]*stream     // streams that left the configuration and that the ring has records of; under publisher.turn
 	wire       *wire                  // set by Attach; used under publisher.turn
 	serving    atomic.Pointer[Server] // set by Attach
+	spared     time.Time              // when the spare was looked at; of keepSpare
 	cured      time.Time              // when JetStream was restarted last; under publisher.turn
 
 	stopKeeper func()      // set by Attach; waits
@@ -156,6 +158,7 @@ func (s *Store) open() error {
 	if err := s.takeLock(); err != nil {
 		return err
 	}
+	s.useSpare()
 	if err := s.clearWay(); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}

@@ -76,6 +76,9 @@ func (r *reporter) streams() []status.Stream {
 		if st.Mode == forward.ModeNone {
 			st.State, st.Waiting = "local", 0 // nothing waits for a hub
 		}
+		if s.Waits != nil {
+			st.Waits = s.Waits.Error()
+		}
 		if s.Err != nil {
 			st.Error = s.Err.Error()
 		}

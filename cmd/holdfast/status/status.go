@@ -58,8 +58,9 @@ type Stream struct {
 	State     string            `json:"state"`
 	Cause     string            `json:"cause,omitempty"`
 	Remedy    string            `json:"remedy,omitempty"`
-	Since     time.Time         `json:"since,omitzero"`  // when State was entered
-	Error     string            `json:"error,omitempty"` // of the store: writes fail
+	Since     time.Time         `json:"since,omitzero"`               // when State was entered
+	Error     string            `json:"error,omitempty"`              // of the store: writes fail
+	Waits     string            `json:"in_journal_because,omitempty"` // records are taken, and wait in the journal
 	Full      bool              `json:"full,omitempty"`
 	Wrong     bool              `json:"account_wrong,omitempty"` // stored is not forwarded + waiting + dropped
 	Stored    uint64            `json:"stored"`
