@@ -247,7 +247,9 @@ func TestForwardedFreesAFullDisk(t *testing.T) {
 	b.serve()
 	var proven atomic.Uint64
 	srv := b.server()
-	srv.Forwarded = func(stream string) (Position, bool) { return Position(proven.Load()), stream == "A" && proven.Load() > 0 }
+	srv.Forwarded = func(stream string) (Position, bool) {
+		return Position(proven.Load()), stream == "A" && proven.Load() > 0
+	}
 	if err := b.s.Attach(b.ctx(), srv); err != nil {
 		t.Fatal(err)
 	}
