@@ -79,7 +79,7 @@ func TestDiskFilledByOthers(t *testing.T) {
 			t.Fatalf("record %d is %v", i+11, k.ID)
 		}
 	}
-	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Stored != n+12 {
+	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Waits != nil || st.Stored != n+12 {
 		t.Errorf("Streams: %+v, want %d stored and room", st, n+12)
 	}
 }

@@ -167,7 +167,7 @@ func TestUnknownOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.add("a1", 3, 4)
-	poll(t, "the stream is in trouble", func() bool { return errors.Is(s.Streams()[0].Err, ErrUnavailable) })
+	poll(t, "the stream is in trouble", func() bool { return errors.Is(s.Streams()[0].Waits, ErrUnavailable) })
 	if b.restarts != 1 {
 		t.Errorf("JetStream was restarted %d times, want once", b.restarts)
 	}
@@ -181,7 +181,7 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == 5 })
 	b.expect("A", "a1 1", "a1 2", "a1 3", "a1 4", "a1 5")
-	poll(t, "the trouble is over", func() bool { return s.Streams()[0].Err == nil })
+	poll(t, "the trouble is over", func() bool { return s.Streams()[0].Waits == nil })
 	if st := s.Streams()[0]; st.Stored != 5 {
 		t.Errorf("Streams: %+v, want 5 stored", st)
 	}
@@ -235,14 +235,14 @@ func TestStreamTakesNothing(t *testing.T) {
 	if err := s.Append(b.ctx(), b.record("a1", 1), b.record("a1", 2), b.record("a2", 1), b.record("a2", 2), b.record("b1", 1)); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "the stream is full", func() bool { return errors.Is(s.Streams()[0].Err, ErrFull) })
+	poll(t, "the stream is full", func() bool { return errors.Is(s.Streams()[0].Waits, ErrFull) })
 	b.add("b1", 2, 3)
 	poll(t, "the other stream goes on", func() bool { return len(b.captured("B")) == 3 })
 	b.add("a2", 3, 3)
 	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
 	poll(t, "the records are stored", func() bool { return len(b.captured("A")) == 5 })
 	b.expect("A", "a1 1", "a1 2", "a2 1", "a2 2", "a2 3")
-	if st := s.Streams()[0]; st.Full || st.Err != nil || st.Stored != 5 {
+	if st := s.Streams()[0]; st.Full || st.Waits != nil || st.Err != nil || st.Stored != 5 {
 		t.Errorf("Streams: %+v, want room and 5 stored", st)
 	}
 }
