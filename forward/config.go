@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 // The ways a stream goes to the hub, as words of the configuration.
@@ -62,12 +63,13 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 
 // Options are what New needs.
 type Options struct {
-	Leaf    string            // name of this gateway
-	Domain  string            // the hub's JetStream domain; empty: hub.Domain
-	Dir     string            // where the progress shown while offline is kept; empty: nowhere
-	Streams map[string]Config // by stream name; an empty Mode is ModeSource
-	Demand  *leaf.OnDemand    // when the link is opened; nil: it is always wanted, and not the uplink's business
-	Rate    int64             // bytes of records per second, on average and before compression; 0: no limit
+	Leaf    string                      // name of this gateway
+	Domain  string                      // the hub's JetStream domain; empty: hub.Domain
+	Dir     string                      // where the progress shown while offline is kept; empty: nowhere
+	Streams map[string]Config           // by stream name; an empty Mode is ModeSource
+	Needs   map[string]storage.Position // by stream name, what the hub must have already; less, and nothing is sent
+	Demand  *leaf.OnDemand              // when the link is opened; nil: it is always wanted, and not the uplink's business
+	Rate    int64                       // bytes of records per second, on average and before compression; 0: no limit
 
 	Documents bool         // keep the hub's configuration documents
 	Log       *slog.Logger // nil: no log

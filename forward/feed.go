@@ -207,6 +207,21 @@ func (f *feed) forwarded() (storage.Position, bool) {
 	return f.progress.Proven, f.known
 }
 
+// Received notes what somebody who was at the hub says: it holds everything of a stream up to a position. A hub stream that the stream does not go to
+// is passed over, and so is less than what is known. The next handshake has the last word.
+func (u *Uplink) Received(stream, hubStream string, p storage.Position) {
+	for _, f := range u.feeds {
+		if known, _ := f.forwarded(); f.name != stream || f.hubStream != hubStream || p <= known {
+			continue
+		}
+		now := time.Now()
+		f.mu.Lock()
+		f.progress.Proven, f.progress.ProvenAt, f.known = p, now, true
+		f.mu.Unlock()
+		u.memory.set(f.name, remembered{HubStream: f.hubStream, Proven: p, At: now})
+	}
+}
+
 // prove notes that the hub holds everything up to a position. own is true when it has a record of this very store.
 func (f *feed) prove(p storage.Position, own bool) {
 	now := time.Now()

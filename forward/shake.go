@@ -2,8 +2,10 @@ package forward
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,6 +56,12 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 	}
 	if n, err = f.believe(ctx, n); err != nil {
 		return 0, err
+	}
+	if need := f.up.opts.Needs[f.name]; n.pos < need {
+		return 0, &refusal{
+			state: Refused, cause: fmt.Sprintf("hub stream %s has our records up to %d only, and ours begin behind %d: what is between would be missing for ever", f.hubStream, n.pos, need),
+			remedy: "bring the part before to the hub first", retry: refusedRetry,
+		}
 	}
 	if n.found {
 		if err := f.meet(ctx, n); err != nil {
@@ -140,7 +148,11 @@ func (f *feed) foreign(ctx context.Context, n newest) error {
 	if f.mirror {
 		return f.otherIncarnation(fmt.Sprintf("it holds records of another store (%s) of this name", n.id.Store))
 	}
-	if f.own {
+	succeeded, err := f.succeeded(ctx, n.id.Store)
+	if err != nil {
+		return err
+	}
+	if f.own || succeeded {
 		return f.sameName(n)
 	}
 	f.enter(Handshake, fmt.Sprintf("the hub has records of another store (%s) of our name; watching whether it is alive", n.id.Store), "")
@@ -166,6 +178,29 @@ func (f *feed) foreign(ctx context.Context, n newest) error {
 	}
 	f.up.log.Warn("took over the name from a store that is gone", "stream", f.name, "store", n.id.Store)
 	return nil
+}
+
+// succeeded reports whether that store, whose records the hub has, says of itself that it is the successor of ours: it was restored from a backup of ours, or took
+// the name over when we were thought to be gone.
+func (f *feed) succeeded(ctx context.Context, store storage.StoreID) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	defer cancel()
+	subject := storage.DataSubject(f.up.opts.Leaf, f.name, storage.EpochSource)
+	m, err := f.up.nc.RequestWithContext(ctx, "$JS."+f.up.opts.Domain+".API.DIRECT.GET."+f.hubStream+"."+subject, nil)
+	if err != nil {
+		return false, fmt.Errorf("read the hub's newest epoch record: %w", err)
+	}
+	if m.Header.Get(headerStatus) != "" {
+		return false, nil // there is none
+	}
+	var r struct {
+		Known []storage.StoreID `json:"known"`
+	}
+	id, err := storage.ParseID(m.Header.Get(storage.HeaderID))
+	if err != nil || id.Store != store || json.Unmarshal(m.Data, &r) != nil {
+		return false, nil
+	}
+	return slices.Contains(r.Known, f.up.store.ID()), nil
 }
 
 func (f *feed) sameName(n newest) error {
@@ -223,11 +258,11 @@ func (f *feed) meet(ctx context.Context, n newest) error {
 		return f.otherIncarnation(fmt.Sprintf("it is at %d and we are at %d", n.pos, last))
 	}
 	keep := max(first, 1)
-	if own {
-		if keep, err = f.firstAfterEpoch(ctx, n.id.Epoch, first, last); err != nil {
-			return err
-		}
-	} else if proven, known := f.forwarded(); known && f.own {
+	// The hub has all of that store up to that epoch: a store that was restored from a backup may hold records of it.
+	if keep, err = f.firstBehind(ctx, n.id.Store, n.id.Epoch, first, last); err != nil {
+		return err
+	}
+	if proven, known := f.forwarded(); !own && known && f.own {
 		keep = max(keep, proven+1)
 	}
 	f.up.log.Warn("the hub is ahead of us, leaping above it", "stream", f.name, "hub", n.pos, "seq", last, "keep", keep)
@@ -252,8 +287,16 @@ func (f *feed) parted(ctx context.Context, js jetstream.Stream, n newest) (bool,
 	return m.Header.Get(storage.HeaderID) != n.id.String(), nil
 }
 
-// firstAfterEpoch returns the first position above which all records are of later epochs, by bisection: epochs only grow.
-func (f *feed) firstAfterEpoch(ctx context.Context, epoch uint64, first, last storage.Position) (storage.Position, error) {
+// firstBehind returns the first position from which on all records are of later epochs than that one of that store, by bisection: epochs only grow, and a store's
+// records lie behind those of the stores that it was restored from, in the order in which it knows them.
+func (f *feed) firstBehind(ctx context.Context, store storage.StoreID, epoch uint64, first, last storage.Position) (storage.Position, error) {
+	known := f.up.store.Known()
+	age := func(id storage.StoreID) int {
+		if id == f.up.store.ID() {
+			return len(known)
+		}
+		return slices.Index(known, id)
+	}
 	low, high := max(first, 1), last+1
 	for low < high {
 		mid := low + (high-low)/2
@@ -269,7 +312,7 @@ func (f *feed) firstAfterEpoch(ctx context.Context, epoch uint64, first, last st
 		if err != nil {
 			return 0, fmt.Errorf("record %d of stream %s: %w", m.Sequence, f.name, err)
 		}
-		if id.Epoch > epoch || id.Store != f.up.store.ID() {
+		if age(id.Store) > age(store) || id.Store == store && id.Epoch > epoch {
 			high = mid
 		} else {
 			low = storage.Position(m.Sequence) + 1

@@ -25,6 +25,7 @@ type Store interface {
 	ID() storage.StoreID
 	Epoch() uint64
 	Knows(id storage.StoreID) bool
+	Known() []storage.StoreID // the others that Knows knows, in the order in which it came to know them
 	Adopt(id storage.StoreID) error
 	MarkOutrun(epoch uint64) error
 	OutrunBy() uint64

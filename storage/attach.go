@@ -300,6 +300,7 @@ type epochRecord struct {
 	Previous uint64              `json:"previous,omitempty"` // of this store; absent in its first
 	Boot     string              `json:"boot"`               // the kernel's boot ID
 	Version  string              `json:"version"`            // of the program
+	Known    []StoreID           `json:"known,omitempty"`    // stores that this one is the successor of
 	Last     map[string]recordNo `json:"last"`               // newest record of each source before this epoch
 }
 
@@ -315,7 +316,7 @@ func (s *Store) writeEpochs(streams []*stream) error {
 	}
 	items := make([]*item, len(streams))
 	for i, st := range streams {
-		r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Last: map[string]recordNo{}}
+		r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Known: s.Known(), Last: map[string]recordNo{}}
 		for name, src := range s.sources {
 			if epoch, seq := src.before(); src.stream == st && epoch > 0 {
 				r.Last[name] = recordNo{epoch, seq}

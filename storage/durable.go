@@ -75,12 +75,11 @@ func writeFile(path string, data []byte, sync bool) (err error) {
 	if err = f.Close(); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	if sync {
+		return place(f.Name(), path)
+	}
 	if err = os.Rename(f.Name(), path); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if sync {
-		// The rename happened: an error from here on means that it may not survive a power cut.
-		return syncDir(filepath.Dir(path))
 	}
 	return nil
 }
@@ -107,6 +106,15 @@ func writeOrOverwrite(path string, data []byte, sync bool) error {
 		return errors.Join(err, oerr)
 	}
 	return nil
+}
+
+// place gives a file its name, on flash on return.
+func place(temp, path string) error {
+	if err := os.Rename(temp, path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	// The rename happened: an error from here on means that it may not survive a power cut.
+	return syncDir(filepath.Dir(path))
 }
 
 // syncDir makes the names in a directory durable.

@@ -56,7 +56,7 @@ func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Positio
 }
 
 func (s *Store) files(st *stream) blocks.Stream {
-	return blocks.Stream{Dir: filepath.Join(s.streamsDir(), st.name()), Name: st.name()}
+	return StreamFiles(s.options.Dir, st.name())
 }
 
 // mendBlocks puts the blocks of some numbers right. The server must not have them open.

@@ -12,7 +12,7 @@ import (
 
 // homeFiles are our own files, without the suffix of their copies, and homeFolders the folders that hold files only. Other parts keep theirs beside them.
 var (
-	homeFiles   = []string{"format", "identity", "epoch", "counters", "streams", "clock", "wear", "forward.json"}
+	homeFiles   = []string{"format", "identity", "epoch", "counters", "streams", "clock", "wear", "forward.json", "exported.json"}
 	homeFolders = []string{"metadata", "journal", "quarantine"}
 )
 

@@ -48,6 +48,11 @@ func commands() []subcommand {
 		{"probe", "PORT", "find out what a device sends, and how to configure it", probeCommand},
 		{"doctor", "", "look at brokers, users and certificates from outside", doctorCommand},
 		{"ports", "", "list the serial ports of this machine", portsCommand},
+		{"repair", "", "put damaged blocks right, keep what is whole in them", repairCommand},
+		{"backup", "FILE", "take everything that is stored to another machine", backupCommand},
+		{"restore", "FILE", "take everything that is stored to another machine", restoreCommand},
+		{"export", "--to DIR", "take what waits to the hub by file", exportCommand},
+		{"import", "FILE...", "take what waits to the hub by file", importCommand},
 		{"adopt", "STORE", "take the name over from a store that is gone", adoptCommand},
 		{"password", "", "hash a password of a local program or MQTT device", passwordCommand},
 		{"hub", "COMMAND", "make a hub of NATS servers, and look after its fleet", hubCommand},
@@ -127,8 +132,14 @@ func execute(ctx context.Context, args []string, std stdio) int {
 
 func usage(w io.Writer) {
 	fmt.Fprint(w, "Holdfast keeps what field devices send and gives it to a hub.\n\nusage: holdfast COMMAND [flags]\n\n")
-	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-20s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+	all := commands()
+	for i := 0; i < len(all); i++ {
+		head := strings.TrimSpace(all[i].name + " " + all[i].args)
+		if i+1 < len(all) && all[i+1].summary == all[i].summary { // two ends of one thing
+			head = all[i].name + ", " + all[i+1].name
+			i++
+		}
+		fmt.Fprintf(w, "  %-20s %s\n", head, all[i].summary)
 	}
 	fmt.Fprint(w, "\n`holdfast COMMAND -h` lists its flags; `holdfast help --man` is a manual page.\nExit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 store.\n")
 }

@@ -68,6 +68,7 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, execu
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) { serveReload(w, r, self) })
 	mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, executor) })
 	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg, log) })
+	serveCarrier(mux, carrier(cfg, reports, js), log)
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	return c, nil
 }

@@ -431,3 +431,46 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// TestServerTakesWhatAWriterWrites: with holes in the sequences, over several blocks, and goes on behind.
+func TestServerTakesWhatAWriterWrites(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	b.fill(1, 10, jetstream.NoCompression)
+	b.stop()
+	w, err := b.stream().NewWriter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, first = 10_000, 1 << 40
+	seq := uint64(first)
+	for i := range n {
+		if seq++; i%1000 == 0 {
+			seq += 1 << 21
+		}
+		if err := w.Write(Message{Seq: seq, Time: time.Now().UnixNano(), Subject: "data.x", Header: []byte("NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n"), Data: fmt.Appendf(make([]byte, 1000), "%d", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), w.Write(Message{Seq: seq, Subject: "data.x"})); err == nil {
+		t.Error("a sequence that does not grow was taken")
+	}
+	if r := b.walk(); r.Damaged() || r.Messages != n || len(r.Blocks) < 2 {
+		t.Fatalf("Walk of what was written = %d messages, %+v", r.Messages, r.Blocks)
+	}
+	b.start()
+	if st := b.state(); st.Msgs != n || st.LastSeq != seq || st.FirstSeq != first+1<<21+1 {
+		t.Errorf("the server says %+v", st)
+	}
+	s, err := b.js.Stream(b.ctx(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetMsg(b.ctx(), seq)
+	if err != nil || string(m.Data[1000:]) != fmt.Sprint(n-1) || m.Header.Get("Nats-Msg-Id") != "x" {
+		t.Errorf("the last message is %v, %v", m, err)
+	}
+	if ack, err := b.js.Publish(b.ctx(), "data.x", nil); err != nil || ack.Sequence != seq+1 {
+		t.Errorf("Publish = %+v, %v", ack, err)
+	}
+}

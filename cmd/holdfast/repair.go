@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+func repairCommand(_ context.Context, args []string, std stdio) error {
+	fs := flags("repair", "[DIR]", "Puts damaged blocks of stored records right, in the data directory of the configuration or in DIR, while no daemon runs on it. Whole records keep their place; the next start writes gap records for the rest. Blocks as they were are kept in store/damaged.", std)
+	path := fs.String("config", defaultConfig, "configuration `file`")
+	dryRun := fs.Bool("dry-run", false, "only say what would be done")
+	asJSON := fs.Bool("json", false, "print the result as JSON")
+	words, err := parse(fs, args, 1)
+	if err != nil {
+		return err
+	}
+	if len(words) == 1 {
+		*path = words[0]
+	}
+	dir, err := dataDir(*path, std.err)
+	if err != nil {
+		return err
+	}
+	r, err := storage.Repair(dir, *dryRun)
+	if err != nil {
+		return storeError(err)
+	}
+	if *asJSON {
+		enc := json.NewEncoder(std.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	out := &result{w: std.out}
+	for _, b := range r.Blocks {
+		fmt.Fprintf(out, "%s/%s block %d:", b.Account, b.Stream, b.Number)
+		if b.Skipped != "" {
+			fmt.Fprintf(out, " left alone: %s", b.Skipped)
+		}
+		if b.Problem != "" {
+			fmt.Fprintf(out, " cannot be read: %s;", b.Problem)
+		}
+		if b.Mended > 0 {
+			fmt.Fprintf(out, " %d records restored by their checksum;", b.Mended)
+		}
+		for _, d := range b.Damage {
+			fmt.Fprintf(out, " %d bytes at %d left out, between %d and %d;", d.Bytes, d.Offset, d.After, d.Before)
+		}
+		if b.Aside != "" {
+			fmt.Fprintf(out, " as it was: %s", b.Aside)
+		}
+		fmt.Fprintln(out)
+	}
+	switch {
+	case len(r.Blocks) == 0:
+		fmt.Fprintln(out, "nothing is damaged")
+	case *dryRun:
+		fmt.Fprintln(out, "nothing was changed")
+	}
+	return out.err
+}
