@@ -42,6 +42,7 @@ func newSite(t *testing.T) *site {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub of three nodes, not done with -short")
 	}
+	t.Parallel()
 	fl := fleet.Leaf{Name: "g1", Password: "secret"}
 	for name, c := range testStreams {
 		fl.Streams = append(fl.Streams, fleet.Stream{Name: name, Mode: fleet.Mode(c.Mode), HubStream: c.HubStream})
@@ -166,6 +167,9 @@ func (g *gateway) append(n int) {
 // expect notes that the hub must have everything that the gateway has now.
 func (g *gateway) expect() {
 	g.s.t.Helper()
+	if err := g.Store.Settle(context.Background()); err != nil {
+		g.s.t.Fatal(err)
+	}
 	for _, stream := range []string{"S", "M"} {
 		for _, id := range ids(g.s.t, g.JS, stream) {
 			if !slices.Contains(g.s.want[stream], id) {
@@ -382,6 +386,9 @@ func TestRestoreGoesOn(t *testing.T) {
 			}
 			r := s.start(fresh, true)
 			r.append(10)
+			if err := r.Store.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			if sends {
 				// What the backup holds is there; what is new comes behind.
 				for _, stream := range []string{"S", "M"} {

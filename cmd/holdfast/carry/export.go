@@ -78,6 +78,9 @@ func (g Gateway) progress() Progress {
 
 // Export writes what waits for the hub and was not exported yet; with again, also what was. Every record is verified first.
 func (g Gateway) Export(ctx context.Context, w io.Writer, again bool) error {
+	if err := g.Store.Settle(ctx); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
 	p := g.progress()
 	h := g.header(parcel.Export)
 	h.Part = p.Part + 1
@@ -100,6 +103,9 @@ func (g Gateway) Export(ctx context.Context, w io.Writer, again bool) error {
 
 // Backup writes everything that the captured streams hold.
 func (g Gateway) Backup(ctx context.Context, w io.Writer) error {
+	if err := g.Store.Settle(ctx); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
 	h := g.header(parcel.Backup)
 	h.Streams = g.Streams
 	return g.write(ctx, w, h)
