@@ -257,9 +257,9 @@ func (f *feed) meet(ctx context.Context, n newest) error {
 	if f.mirror && n.pos > last+maxBridge {
 		return f.otherIncarnation(fmt.Sprintf("it is at %d and we are at %d", n.pos, last))
 	}
-	keep := max(first, 1)
 	// The hub has all of that store up to that epoch: a store that was restored from a backup may hold records of it.
-	if keep, err = f.firstBehind(ctx, n.id.Store, n.id.Epoch, first, last); err != nil {
+	keep, err := f.firstBehind(ctx, n.id.Store, n.id.Epoch, first, last)
+	if err != nil {
 		return err
 	}
 	if proven, known := f.forwarded(); !own && known && f.own {
