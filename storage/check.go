@@ -64,6 +64,8 @@ type CheckReport struct {
 	Store    StoreID       `json:"store"` // empty: unknown
 	Streams  []StreamCheck `json:"streams"`
 	Findings []Finding     `json:"findings"`
+
+	key blocks.Key
 }
 
 // Clean reports whether nothing is damaged or lost.
@@ -79,8 +81,8 @@ func (r *CheckReport) add(s Severity, where, problem, effect string) {
 }
 
 // Check reads everything in a data directory, or in a copy of one, without a server and without changing anything, and says what is damaged and what is
-// lost. ErrLocked while a daemon runs on it, ErrFormat if a newer version wrote it; damage is no error.
-func Check(dir string) (CheckReport, error) {
+// lost. key is the file of an encrypted store's key; without it encrypted blocks are not read. ErrLocked while a daemon runs on it, ErrFormat if a newer version wrote it; damage is no error.
+func Check(dir, key string) (CheckReport, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return CheckReport{}, fmt.Errorf("check store: %w", err)
@@ -97,6 +99,9 @@ func Check(dir string) (CheckReport, error) {
 	defer release()
 	if err := r.checkFormat(home); err != nil {
 		return r, err
+	}
+	if r.key, err = blocksKey(dir, key); err != nil {
+		return r, fmt.Errorf("check store: %w", err)
 	}
 	counts := r.checkOwn(home)
 	if err := r.checkJournal(home); err != nil {

@@ -90,7 +90,7 @@ func (r *CheckReport) checkStream(account, name, dir string, count *streamCount)
 		}
 	}
 	st := StreamCheck{Account: account, Name: name, Lost: []LostRange{}, Damaged: []blocks.Block{}}
-	s := blocks.Stream{Dir: dir, Name: name}
+	s := blocks.Stream{Dir: dir, Name: name, Key: r.key}
 	rep, err := s.Walk(nil)
 	if errors.Is(err, blocks.ErrEncrypted) {
 		st.Skipped = err.Error()

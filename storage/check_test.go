@@ -82,7 +82,7 @@ func flipAt(n int) func([]byte) []byte {
 
 func (b *bed) check() CheckReport {
 	b.t.Helper()
-	r, err := Check(b.dir)
+	r, err := Check(b.dir, "")
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -108,18 +108,18 @@ func TestCheckCleanStore(t *testing.T) {
 		t.Errorf("findings on a clean store: %+v", r.Findings)
 	}
 	b.start()
-	if _, err := Check(b.dir); !errors.Is(err, ErrLocked) {
+	if _, err := Check(b.dir, ""); !errors.Is(err, ErrLocked) {
 		t.Errorf("Check beside a daemon = %v, want ErrLocked", err)
 	}
 	b.kill()
 	if r := b.check(); !r.Clean() {
 		t.Errorf("Check after a kill = %+v", r.Findings)
 	}
-	if _, err := Check(filepath.Join(b.dir, "none")); err == nil {
+	if _, err := Check(filepath.Join(b.dir, "none"), ""); err == nil {
 		t.Error("Check of no directory succeeded")
 	}
 	rot(t, filepath.Join(b.dir, "store", "format"), func([]byte) []byte { return []byte("99\n") })
-	if _, err := Check(b.dir); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "version 99") {
+	if _, err := Check(b.dir, ""); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("Check of a newer format = %v", err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/holdfast-edge/holdfast/storage/blocks"
 )
 
 // ErrKey means that the store was made with another key, or without one, or with one and there is none now. Its message says which. Nothing was changed.
@@ -119,7 +121,30 @@ func (s *Store) ServerKey() (key, cipher string) {
 	if s.key == nil {
 		return "", ""
 	}
-	m := hmac.New(sha256.New, s.key)
+	return serverKey(s.key), s.cipher
+}
+
+func serverKey(key []byte) string {
+	m := hmac.New(sha256.New, key)
 	m.Write([]byte("holdfast streams"))
-	return hex.EncodeToString(m.Sum(nil)), s.cipher
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// blocksKey returns the key to the blocks of a data directory that is not open, by its key file; none for an empty path.
+func blocksKey(dir, path string) (blocks.Key, error) {
+	if path == "" {
+		return blocks.Key{}, nil
+	}
+	key, err := readKey(path)
+	if err != nil {
+		return blocks.Key{}, err
+	}
+	var record keyRecord
+	if _, err := newStateFile(filepath.Join(dir, "store", "key")).load(&record); err != nil {
+		return blocks.Key{}, fmt.Errorf("how store %s is encrypted cannot be read: %w", dir, err)
+	}
+	if !hmac.Equal(record.Check, keyCheck(key, record.Salt)) {
+		return blocks.Key{}, fmt.Errorf("store %s was made with another key than that in %s: %w", dir, path, ErrKey)
+	}
+	return blocks.Key{Secret: serverKey(key), Cipher: record.Cipher}, nil
 }

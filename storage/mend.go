@@ -56,7 +56,9 @@ func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Positio
 }
 
 func (s *Store) files(st *stream) blocks.Stream {
-	return StreamFiles(s.options.Dir, st.name())
+	f := StreamFiles(s.options.Dir, st.name())
+	f.Key.Secret, f.Key.Cipher = s.ServerKey()
+	return f
 }
 
 // mendBlocks puts the blocks of some numbers right. The server must not have them open.

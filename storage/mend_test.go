@@ -160,3 +160,45 @@ func TestDamagedBlocks(t *testing.T) {
 		}
 	}
 }
+
+// TestDamagedEncryptedBlock: an encrypted block is put right as well as any other, and check reads it with the key.
+func TestDamagedEncryptedBlock(t *testing.T) {
+	b := newBed(t)
+	b.options.Key = keyFile(t, rightKey)
+	b.start()
+	for first := uint64(1); first <= 3000; first += 1000 {
+		b.add("a1", first, first+999)
+	}
+	b.settle()
+	b.stop()
+	if r, err := Check(b.dir, ""); err != nil || r.of("A").Skipped == "" {
+		t.Errorf("Check without the key = %+v, %v", r.of("A"), err)
+	}
+	if _, err := Check(b.dir, keyFile(t, wrongKey)); !errors.Is(err, ErrKey) {
+		t.Errorf("Check with another key = %v, want ErrKey", err)
+	}
+	r, err := Check(b.dir, b.options.Key)
+	if err != nil || !r.Clean() || r.of("A").Messages != 3001 {
+		t.Fatalf("Check = %+v, %v", r, err)
+	}
+	files := b.blocks("A")
+	numbers, err := files.Numbers()
+	if err != nil || len(numbers) == 0 {
+		t.Fatal(err)
+	}
+	rot(t, files.BlockPath(numbers[0]), func(raw []byte) []byte { clear(raw[200_000:200_700]); return raw })
+	if r, err = Check(b.dir, b.options.Key); err != nil || r.Clean() || r.of("A").Behind < 1000 {
+		t.Errorf("Check of the damage = %+v, %v", r.of("A"), err)
+	}
+	b.open()
+	if err := b.s.Mend(b.ctx(), nothingForwarded); err != nil {
+		t.Fatal(err)
+	}
+	b.serve()
+	b.attach()
+	lost := 3000 - b.count("A")
+	if lost < 1 || lost > 8 || len(b.s.Alarms()) == 0 {
+		t.Errorf("%d lost, alarms %v", lost, b.s.Alarms())
+	}
+	b.balanced("A", 3000, uint64(lost))
+}

@@ -30,8 +30,8 @@ type RepairReport struct {
 
 // Repair puts damaged blocks of all streams of a data directory right, also of those that a start leaves alone, and keeps the blocks as they were in
 // store/damaged. Whole records stay where they are, with their sequence; the next start finds what is gone missing and writes gap records. With dryRun
-// it only says what it would do. ErrLocked while a daemon runs on the directory, ErrFormat if a newer version wrote it.
-func Repair(dir string, dryRun bool) (RepairReport, error) {
+// it only says what it would do. keyFile is the file of an encrypted store's key. ErrLocked while a daemon runs on the directory, ErrFormat if a newer version wrote it.
+func Repair(dir, keyFile string, dryRun bool) (RepairReport, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return RepairReport{}, fmt.Errorf("repair store: %w", err)
@@ -46,6 +46,10 @@ func Repair(dir string, dryRun bool) (RepairReport, error) {
 	if err := found.checkFormat(filepath.Join(dir, "store")); err != nil {
 		return r, err
 	}
+	key, err := blocksKey(dir, keyFile)
+	if err != nil {
+		return r, fmt.Errorf("repair store: %w", err)
+	}
 	streams, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", "*"))
 	if err != nil {
 		return r, fmt.Errorf("repair store: %w", err)
@@ -55,7 +59,7 @@ func Repair(dir string, dryRun bool) (RepairReport, error) {
 		if strings.HasPrefix(name, ".") {
 			continue
 		}
-		r.stream(filepath.Base(filepath.Dir(filepath.Dir(path))), blocks.Stream{Dir: path, Name: name}, dryRun, &err)
+		r.stream(filepath.Base(filepath.Dir(filepath.Dir(path))), blocks.Stream{Dir: path, Name: name, Key: key}, dryRun, &err)
 		if err != nil {
 			return r, fmt.Errorf("repair store: %w", err)
 		}

@@ -14,6 +14,7 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 	path := fs.String("config", defaultConfig, "configuration `file`")
 	asJSON := fs.Bool("json", false, "print the faults as JSON")
 	store := fs.Bool("store", false, "check the stored records instead; the daemon must be stopped, or DIR be a copy")
+	key := fs.String("key", "", "with --store, `file` with the key of an encrypted DIR")
 	words, err := parse(fs, args, 1)
 	if err != nil {
 		return err
@@ -22,7 +23,7 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 		*path = words[0]
 	}
 	if *store {
-		return checkStore(*path, *asJSON, std)
+		return checkStore(*path, *key, *asJSON, std)
 	}
 	cfg, faults, err := configs.Load(*path)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,12 +12,12 @@ import (
 )
 
 // checkStore checks the data directory that path is, or that the configuration at path names.
-func checkStore(path string, asJSON bool, std stdio) error {
-	dir, err := dataDir(path, std.err)
+func checkStore(path, key string, asJSON bool, std stdio) error {
+	dir, key, err := dataDir(path, key, std.err)
 	if err != nil {
 		return err
 	}
-	r, err := storage.Check(dir)
+	r, err := storage.Check(dir, key)
 	if err != nil {
 		return storeError(err)
 	}
@@ -33,18 +34,19 @@ func checkStore(path string, asJSON bool, std stdio) error {
 	return err
 }
 
-// dataDir returns path if it is a directory, else the data directory of the configuration at path.
-func dataDir(path string, log io.Writer) (string, error) {
+// dataDir returns path if it is a directory, else the data directory of the configuration at path, and with it the key file that is named there, unless
+// one is given.
+func dataDir(path, key string, log io.Writer) (dir, keyFile string, err error) {
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		return path, nil
+		return path, key, nil
 	}
 	cfg, err := loadConfig(path, log)
-	return cfg.Leaf.Data, err
+	return cfg.Leaf.Data, cmp.Or(key, cfg.Storage.Key), err
 }
 
 // storeError gives errors of a store that cannot be used their exit code.
 func storeError(err error) error {
-	if errors.Is(err, storage.ErrLocked) || errors.Is(err, storage.ErrFormat) {
+	if errors.Is(err, storage.ErrLocked) || errors.Is(err, storage.ErrFormat) || errors.Is(err, storage.ErrKey) {
 		return exitError{exitStore, err}
 	}
 	return err

@@ -49,7 +49,7 @@ var homes = map[string][]string{
 	"go.bug.st/serial":                    {"ingest/serial"},
 	"github.com/eclipse/paho.mqtt.golang": {"ingest/mqtt"},
 	"github.com/coreos/go-systemd/v22":    {"systemd"},
-	"golang.org/x/crypto":                 {"leaf", "ingest/mqttserver"}, // bcrypt: users of NATS and of MQTT
+	"golang.org/x/crypto":                 {"leaf", "ingest/mqttserver", "storage/blocks"}, // bcrypt: users of NATS and of MQTT; the ciphers of encrypted blocks
 	"github.com/expr-lang/expr":           {"ingest/decode"},
 	"github.com/fxamacker/cbor/v2":        {"ingest/decode"},
 	"github.com/nats-io/nats-server/v2":   {"leaf", "rig/..."},

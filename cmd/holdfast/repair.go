@@ -13,6 +13,7 @@ func repairCommand(_ context.Context, args []string, std stdio) error {
 	path := fs.String("config", defaultConfig, "configuration `file`")
 	dryRun := fs.Bool("dry-run", false, "only say what would be done")
 	asJSON := fs.Bool("json", false, "print the result as JSON")
+	key := fs.String("key", "", "`file` with the key of an encrypted DIR")
 	words, err := parse(fs, args, 1)
 	if err != nil {
 		return err
@@ -20,11 +21,11 @@ func repairCommand(_ context.Context, args []string, std stdio) error {
 	if len(words) == 1 {
 		*path = words[0]
 	}
-	dir, err := dataDir(*path, std.err)
+	dir, keyFile, err := dataDir(*path, *key, std.err)
 	if err != nil {
 		return err
 	}
-	r, err := storage.Repair(dir, *dryRun)
+	r, err := storage.Repair(dir, keyFile, *dryRun)
 	if err != nil {
 		return storeError(err)
 	}

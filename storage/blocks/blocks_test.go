@@ -22,6 +22,7 @@ import (
 type bed struct {
 	t   testing.TB
 	dir string
+	key Key
 	srv *server.Server
 	nc  *nats.Conn
 	js  jetstream.JetStream
@@ -35,7 +36,11 @@ func newBed(t testing.TB) *bed {
 
 func (b *bed) start() {
 	b.t.Helper()
-	srv, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true})
+	o := &server.Options{DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true, JetStreamKey: b.key.Secret, JetStreamCipher: server.AES}
+	if b.key.Cipher == "chacha" {
+		o.JetStreamCipher = server.ChaCha
+	}
+	srv, err := server.NewServer(o)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -70,7 +75,7 @@ func (b *bed) ctx() context.Context {
 }
 
 func (b *bed) stream() Stream {
-	return Stream{Dir: filepath.Join(b.dir, "jetstream", "$G", "streams", "S"), Name: "S"}
+	return Stream{Dir: filepath.Join(b.dir, "jetstream", "$G", "streams", "S"), Name: "S", Key: b.key}
 }
 
 // fill makes the stream S and publishes n records of so many bytes.
@@ -472,5 +477,51 @@ func TestServerTakesWhatAWriterWrites(t *testing.T) {
 	}
 	if ack, err := b.js.Publish(b.ctx(), "data.x", nil); err != nil || ack.Sequence != seq+1 {
 		t.Errorf("Publish = %+v, %v", ack, err)
+	}
+}
+
+// TestEncryptedBlocks: with the key an encrypted stream is walked and mended like any other.
+func TestEncryptedBlocks(t *testing.T) {
+	for _, name := range []string{"aes", "chacha"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.key = Key{Secret: "0123456789abcdef", Cipher: name}
+			b.start()
+			const n = 20_000
+			b.fill(n, 200, jetstream.NoCompression)
+			b.stop()
+			r := b.walk()
+			if r.Messages != n || r.Damaged() || !r.Index.Fresh || r.Index.Messages != n || len(r.Blocks) < 2 {
+				t.Fatalf("Walk = %d messages, %+v, %d blocks", r.Messages, r.Index, len(r.Blocks))
+			}
+			path := b.stream().BlockPath(r.Blocks[0].Number)
+			raw, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(raw[1<<20 : 1<<20+4096])
+			if err := os.WriteFile(path, raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			want := b.walk()
+			if lost := n - want.Messages; !want.Damaged() || lost == 0 || lost > 20 {
+				t.Fatalf("%d lost, %+v", lost, want.Blocks[0])
+			}
+			if _, done, err := b.stream().Mend(b.hands()); err != nil || len(done) != 1 {
+				t.Fatalf("Mend = %+v, %v", done, err)
+			}
+			if r := b.walk(); r.Damaged() || r.Messages != want.Messages {
+				t.Errorf("after Mend: %d messages, %+v", r.Messages, r.Blocks[0])
+			}
+			b.start()
+			if st := b.state(); st.Msgs != want.Messages || st.LastSeq != n {
+				t.Errorf("after Mend the server says %+v, want %d messages", st, want.Messages)
+			}
+			b.stop()
+			b.key.Secret = ""
+			if _, err := b.stream().Walk(nil); !errors.Is(err, ErrEncrypted) {
+				t.Errorf("Walk without the key = %v, want ErrEncrypted", err)
+			}
+		})
 	}
 }

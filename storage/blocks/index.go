@@ -47,7 +47,11 @@ func (s Stream) index(numbers []int) (Index, error) {
 		i.Problem = "checksum does not fit"
 		return i, nil
 	}
-	if body[0] != 11 || body[1] < 1 || body[1] > 4 {
+	if body, err = s.open(body); err != nil {
+		i.Problem = err.Error()
+		return i, nil
+	}
+	if len(body) < 24 || body[0] != 11 || body[1] < 1 || body[1] > 4 {
 		i.Problem = "another version, or encrypted"
 		return i, nil
 	}
@@ -132,6 +136,13 @@ func (i *Index) read(r *indexReader, version int) []int {
 
 // end returns the last eight bytes of a block, which are the checksum of its last record; nil if it has none.
 func (s Stream) end(number int) []byte {
+	if s.Key.Secret != "" {
+		b, _, err := s.read(number) // a stream cipher is read from its beginning
+		if err != nil || len(b) < hashSize {
+			return nil
+		}
+		return b[len(b)-hashSize:]
+	}
 	f, err := os.Open(s.BlockPath(number))
 	if err != nil {
 		return nil

@@ -75,6 +75,9 @@ func (s Stream) mendBlock(h Hands, b Block, good []byte, was Index) (Mended, err
 	if len(good) == 0 {
 		return m, os.Remove(path)
 	}
+	if err := s.crypt(b.Number, good); err != nil {
+		return m, err
+	}
 	return m, h.Write(path, good)
 }
 

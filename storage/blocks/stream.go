@@ -29,13 +29,14 @@ const (
 	indexName   = "index.db"
 )
 
-// ErrEncrypted means that the blocks are encrypted: their records cannot be told from damage without the key.
+// ErrEncrypted means that the blocks are encrypted and there is no Key: their records cannot be told from damage.
 var ErrEncrypted = errors.New("blocks are encrypted")
 
 // Stream is the directory of one stream.
 type Stream struct {
 	Dir  string // <store>/jetstream/<account>/streams/<name>
 	Name string // the hashes are made with it
+	Key  Key    // of an encrypted store
 }
 
 // Block is what a block holds.
@@ -191,9 +192,6 @@ func (s Stream) BlockPath(number int) string {
 // read returns a block's bytes, decompressed, and its size on disk.
 func (s Stream) read(n int) ([]byte, int64, error) {
 	path := s.BlockPath(n)
-	if _, err := os.Stat(strings.TrimSuffix(path, blockSuffix) + keySuffix); err == nil {
-		return nil, 0, fmt.Errorf("stream %s: %w: %s", s.Name, ErrEncrypted, path)
-	}
 	st, err := os.Lstat(path)
 	switch {
 	case err != nil:
@@ -205,6 +203,9 @@ func (s Stream) read(n int) ([]byte, int64, error) {
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
+		return nil, st.Size(), err
+	}
+	if err := s.crypt(n, b); err != nil {
 		return nil, st.Size(), err
 	}
 	plain, err := decompress(b)
