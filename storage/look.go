@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,29 +56,6 @@ func (s *Store) Known() []StoreID {
 	s.identity.mu.Lock()
 	defer s.identity.mu.Unlock()
 	return slices.Clone(s.identity.person.Known)
-}
-
-// Settle returns when everything that was acknowledged is in the streams, where it can be read. ErrUnavailable if they do not take it. Append waits meanwhile.
-func (s *Store) Settle(ctx context.Context) error {
-	select {
-	case <-s.attached:
-	case <-s.closing:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case s.committer.gate <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-s.committer.gate }()
-	patience, cancel := context.WithTimeout(ctx, leapPatience)
-	defer cancel()
-	if err := s.publisher.drain(patience); err != nil {
-		return fmt.Errorf("%w: publish what is in the journal: %w", ErrUnavailable, err)
-	}
-	return nil
 }
 
 // Place gives a file that was written whole and synced under another name its own, on flash on return. Both are in one directory; a file that was there

@@ -131,7 +131,7 @@ func execute(ctx context.Context, args []string, std stdio) int {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, "Holdfast keeps what field devices send and gives it to a hub.\n\nusage: holdfast COMMAND [flags]\n\n")
+	fmt.Fprint(w, "usage: holdfast COMMAND [flags]\n\n")
 	all := commands()
 	for i := 0; i < len(all); i++ {
 		head := strings.TrimSpace(all[i].name + " " + all[i].args)

@@ -76,9 +76,16 @@ func (g Gateway) progress() Progress {
 	return p
 }
 
+// settle waits until what was acknowledged can be read in the streams.
+func (g Gateway) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return g.Store.Settle(ctx)
+}
+
 // Export writes what waits for the hub and was not exported yet; with again, also what was. Every record is verified first.
 func (g Gateway) Export(ctx context.Context, w io.Writer, again bool) error {
-	if err := g.Store.Settle(ctx); err != nil {
+	if err := g.settle(ctx); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
 	p := g.progress()
@@ -103,7 +110,7 @@ func (g Gateway) Export(ctx context.Context, w io.Writer, again bool) error {
 
 // Backup writes everything that the captured streams hold.
 func (g Gateway) Backup(ctx context.Context, w io.Writer) error {
-	if err := g.Store.Settle(ctx); err != nil {
+	if err := g.settle(ctx); err != nil {
 		return fmt.Errorf("back up: %w", err)
 	}
 	h := g.header(parcel.Backup)
