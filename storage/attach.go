@@ -70,6 +70,10 @@ func (s *Store) Attach(ctx context.Context, srv Server) (err error) {
 		}
 	}()
 	s.serving.Store(&srv)
+	if s.wire != nil && s.wire.js != srv.JetStream { // of a server that was given up
+		_ = s.wire.close() // with its connection
+		s.wire = nil
+	}
 	if s.wire == nil {
 		if s.wire, err = newWire(srv.JetStream); err != nil {
 			return err
@@ -387,18 +391,18 @@ func (s *Store) write(ctx context.Context, src *source, body []byte) error {
 // Probe writes to a scratch stream and reads it back: an error means that the server does not store, whatever the reason. It asks for no flush,
 // and what it leaves behind is one small record.
 func (s *Store) Probe(ctx context.Context) error {
+	if err := s.failed(); err != nil {
+		return fmt.Errorf("probe store: %w", err)
+	}
+	if s.DiskFull() != nil {
+		return nil // a state, not a fault that a restart would end
+	}
 	select {
 	case <-s.attached:
 	case <-s.closing:
 		return ErrClosed
 	default:
 		return fmt.Errorf("probe store: %w: not attached yet", ErrUnavailable)
-	}
-	if err := s.failed(); err != nil {
-		return fmt.Errorf("probe store: %w", err)
-	}
-	if s.diskFull() != nil {
-		return nil // a state, not a fault that a restart would end
 	}
 	js := s.server().JetStream
 	want := s.clock.stamp(time.Time{}).String()

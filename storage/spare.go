@@ -81,3 +81,14 @@ func (s *Store) diskFull() error {
 	}
 	return nil
 }
+
+// DiskFull returns in words that the disk is so full that streams do not come up or do not grow; nil if it is not.
+func (s *Store) DiskFull() error {
+	if err := s.diskFull(); err != nil {
+		return err
+	}
+	if free, _, err := freeOn(s.jetstream()); err == nil && free < fullDisk {
+		return fmt.Errorf("%w: the disk has %d bytes left", ErrFull, free)
+	}
+	return nil
+}

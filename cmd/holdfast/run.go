@@ -11,9 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
@@ -64,32 +61,30 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		return err
 	}
 	runner = ingest.NewRunner(store, log, entries...)
+
 	var capture, service sync.WaitGroup
 	captureCtx, stopCapture := context.WithCancel(ctx)
-	defer func() { stopCapture(); capture.Wait() }()
+	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() { // an error ended the start; else both have ended by now
+		stopCapture()
+		capture.Wait()
+		stopService()
+		service.Wait()
+	}()
 	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
+	service.Go(func() {
+		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
+	})
 
 	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
 		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
 	}
-	server, err := leaf.Start(leafOptions(cfg, store, log))
+	up, err := bringUp(ctx, stopping, cfg, store, notify, log)
 	if err != nil {
-		return fmt.Errorf("start the embedded server: %w", err)
-	}
-	defer func() { err = errors.Join(err, server.Shutdown(stopping)) }()
-	nc, err := server.Connect(nats.Name("holdfast"))
-	if err != nil {
-		return fmt.Errorf("connect to the embedded server: %w", err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return fmt.Errorf("use JetStream: %w", err)
-	}
-	uplink := forward.New(uplinkOptions(cfg, store.Home(), log), store, server)
-	if err := attachStore(ctx, store, storage.Server{JetStream: js, Restart: server.RestartJetStream, Pause: server.PauseJetStream, Forwarded: uplink.Forwarded}, log); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, up.close(stopping)) }()
+	server, nc, js, uplink := up.server, up.nc, up.js, up.uplink
 	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
 	conn.set(nc)
 	ensureCaptured(ctx, js, cfg, log)
@@ -104,15 +99,11 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		return fmt.Errorf("open the control socket: %w", err)
 	}
 
-	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
 	capture.Go(func() { restart(captureCtx, log, "commands", executor.Run) })
 	service.Go(func() {
 		restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) })
 	})
 	service.Go(func() { restart(serviceCtx, log, "control socket", control.serve) })
-	service.Go(func() {
-		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
-	})
 	service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
 	service.Go(func() { syncApps(serviceCtx, server, store, log) })
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
@@ -134,26 +125,6 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	stopService()
 	service.Wait()
 	return err
-}
-
-// attachStore brings the streams up. What keeps them from it, such as a full disk, may pass, and capture goes on in the journal meanwhile: it is tried again
-// until ctx ends.
-func attachStore(ctx context.Context, store *storage.Store, srv storage.Server, log *slog.Logger) error {
-	const pause = 2 * time.Second
-	for {
-		err := store.Attach(ctx, srv)
-		if err == nil || ctx.Err() != nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrFailing) {
-			if err != nil && ctx.Err() == nil {
-				err = exitError{exitStore, err}
-			}
-			return err
-		}
-		log.Error("the streams cannot be brought up; capture goes on in the journal", "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
 }
 
 // closeStore closes s; closing a closed store is no error.

@@ -39,6 +39,11 @@ type scale struct {
 // newScale writes a configuration with some streams, each with a source that programs append to, and one, MQTT, with a broker for devices.
 func newScale(t *testing.T, dir, hub string, streams int, maxBytes string) *scale {
 	t.Helper()
+	return newScaleWithin(t, dir, hub, streams, maxBytes, "20GiB")
+}
+
+func newScaleWithin(t *testing.T, dir, hub string, streams int, maxBytes, budget string) *scale {
+	t.Helper()
 	s := &scale{t: t, binary: filepath.Join(t.TempDir(), "holdfast"), config: filepath.Join(dir, "holdfast.yaml"), data: filepath.Join(dir, "data")}
 	buildPlain(t, s.binary)
 	ports, err := port.Pick(1)
@@ -48,7 +53,7 @@ func newScale(t *testing.T, dir, hub string, streams int, maxBytes string) *scal
 	s.mqtt = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	var b strings.Builder
 	fmt.Fprintf(&b, "leaf: {name: pump-07, data: %q}\n%s", s.data, hub)
-	b.WriteString("storage: {budget: 20GiB, reserve_free: 0, allow_volatile: true}\nstreams:\n  - {name: MQTT, max_bytes: 64MiB}\n")
+	fmt.Fprintf(&b, "storage: {budget: %s, reserve_free: 0, allow_volatile: true}\nstreams:\n  - {name: MQTT, max_bytes: 64MiB}\n", budget)
 	for i := range streams {
 		fmt.Fprintf(&b, "  - {name: S%d, max_bytes: %s}\n", i, maxBytes)
 	}
