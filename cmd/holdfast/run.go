@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -109,6 +110,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
 	notify.Ready()
+	debug.FreeOSMemory() // what the start has left behind
 	if cfg.Hub.Link != leaf.LinkOnDemand {
 		if err := server.Enable(true); err != nil {
 			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
