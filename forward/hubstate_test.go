@@ -83,30 +83,35 @@ func TestBesideBare(t *testing.T) {
 	}
 	for _, delay := range []time.Duration{0, 150 * time.Millisecond} {
 		t.Run(fmt.Sprint(2*delay), func(t *testing.T) {
-			const records = 100_000
-			s := newSite(t)
-			s.wire.Cut()
-			g := s.start("g1", t.TempDir())
-			for range records / 1000 {
-				g.append(1000, "S")
+			var best float64
+			for range 3 { // each with a hub of its own; what else runs on the machine shall not decide
+				best = max(best, besideBare(t, delay))
 			}
-			s.wire.Delay(delay)
-			s.check(s.wire.Restore())
-			var ours, bare float64
-			for range 3 {
-				ours = max(ours, s.speed("FIELD", records))
-				bare = max(bare, s.bare(g, records))
-				ctx, cancel := context.WithTimeout(context.Background(), patient)
-				s.check(s.js.DeleteStream(ctx, "FIELD"))
-				cancel()
-				s.apply()
-			}
-			t.Logf("round trip %v: %.0f records/s, bare %.0f, ratio %.2f", 2*delay, ours, bare, ours/bare)
-			if ours < 0.9*bare {
-				t.Errorf("%.0f records/s, the bare consumer makes %.0f", ours, bare)
+			if best < 0.9 {
+				t.Errorf("%.2f of what the bare consumer makes, want 0.9", best)
 			}
 		})
 	}
+}
+
+// besideBare returns our speed, as a part of the bare consumer's.
+func besideBare(t *testing.T, delay time.Duration) float64 {
+	t.Helper()
+	const records = 60_000
+	s := newSite(t)
+	s.wire.Cut()
+	g := s.start("g1", t.TempDir())
+	for range records / 1000 {
+		g.append(1000, "S")
+	}
+	s.wire.Delay(delay)
+	s.check(s.wire.Restore())
+	ours := s.speed("FIELD", records)
+	bare := s.bare(g, records)
+	t.Logf("round trip %v: %.0f records/s, bare %.0f, ratio %.2f", 2*delay, ours, bare, ours/bare)
+	g.close()
+	s.check(s.hub.Close())
+	return ours / bare
 }
 
 // bare returns the speed of a consumer with a fixed window and a hub stream that sources it.
@@ -127,10 +132,7 @@ func (s *site) bare(g *gateway, records int) float64 {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	speed := s.speed("BARE", records)
-	s.check(s.js.DeleteStream(ctx, "BARE"))
-	s.check(g.js.DeleteConsumer(ctx, "S", "bare"))
-	return speed
+	return s.speed("BARE", records)
 }
 
 // speed returns the records per second from the first one in a hub stream to the last of n.

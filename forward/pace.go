@@ -20,7 +20,7 @@ const (
 	growthMost  = 8.0 // of the window, per answer
 	shrinkMost  = 0.5
 	probeFirst  = 2.0 // growth while the queue is too short to be seen
-	probeLater  = 1.25
+	probeLater  = 1.5
 	shareMost   = 1.5                    // by how much a look corrects a stream's share of the link
 	paceInert   = 1.1                    // a change by less is none
 	slowCycle   = 250 * time.Millisecond // from here on the window is kept full while an acknowledgement is under way

@@ -127,6 +127,12 @@ func (h firstHub) write(b *strings.Builder) {
 	switch {
 	case h.file != "":
 		fmt.Fprintf(b, "hub:\n  urls: [%s]\n  domain: %s\n", quoted(h.URLs), h.Domain)
+		if h.Commands {
+			b.WriteString("  commands: true\n")
+		}
+		if h.Documents {
+			b.WriteString("  documents: true\n")
+		}
 		kind := "credentials"
 		if h.Auth == fleet.ByConfig {
 			kind = "nkey"
