@@ -169,7 +169,7 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 	}
 	g.store, err = storage.Open(storage.Options{
 		Leaf: name, Dir: dir, Config: storage.Config{Budget: 1 << 30, AllowVolatile: true, Commit: storage.Commit{MaxRecords: 1024}},
-		Streams: []storage.StreamConfig{{Name: "S"}, {Name: "M"}}, Sources: map[string]string{"s": "S", "m": "M"}, Log: log,
+		Streams: []storage.StreamConfig{{Name: "S", KeepForwarded: time.Hour}, {Name: "M", KeepForwarded: time.Hour}}, Sources: map[string]string{"s": "S", "m": "M"}, Log: log,
 	})
 	fatal("open store")
 	err = g.store.Mend(context.Background(), Remembered(dir, g.store.ID()))
