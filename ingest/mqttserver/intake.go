@@ -57,6 +57,9 @@ func (q *intake) reserve(ctx context.Context, size int64) error {
 	return q.room.Acquire(ctx, min(size, q.max))
 }
 
+// tryReserve reserves room for a message if there is some at once.
+func (q *intake) tryReserve(size int64) bool { return q.room.TryAcquire(min(size, q.max)) }
+
 // release gives room back.
 func (q *intake) release(size int64) {
 	if size > 0 {

@@ -317,14 +317,26 @@ func (s *Source) depart(c *conn, refused bool) {
 	}
 }
 
-// speak says the will of a client that is lost; s.mu is held.
+// speak says the will of a client that is lost, or counts it as rejected; s.mu is held.
 func (s *Source) speak(x *session) {
 	m := x.will
 	if m == nil {
 		return
 	}
 	x.will, x.after = nil, time.Time{}
-	m.at = time.Now()
-	m.refuse = x.rights.judge(&m.Publish)
+	m.at, m.refuse = time.Now(), x.rights.judge(&m.Publish)
+	size := int64(len(m.Topic)+len(m.Payload)+len(m.Properties.Forward)) + overhead
+	switch {
+	case m.refuse != nil:
+	case size-overhead > s.cfg.MaxMessage:
+		m.refuse = &refusal{reason: ReasonTooLarge, bytes: len(m.Payload)}
+	case !s.intake.tryReserve(size): // nobody can be made to wait: the client is gone
+		m.refuse = &refusal{reason: ReasonQueueFull, bytes: len(m.Payload)}
+	}
+	if m.refuse != nil {
+		s.reject(m)
+		return
+	}
+	m.size = size
 	s.intake.push(m)
 }

@@ -98,6 +98,9 @@ func (v *saver) save(x *session) error {
 		err = storage.WriteFile(filepath.Join(v.dir, x.id), data, true)
 	}
 	if err != nil {
+		v.s.mu.Lock()
+		x.unsaved = true // saveAll tries again
+		v.s.mu.Unlock()
 		return fmt.Errorf("save session: %w", err)
 	}
 	return nil
@@ -156,6 +159,9 @@ func (v *saver) saveRetained() error {
 		err = storage.WriteFile(v.retainedFile(), data, true)
 	}
 	if err != nil {
+		v.s.mu.Lock()
+		v.s.retainedDirty = true
+		v.s.mu.Unlock()
 		return fmt.Errorf("save retained messages: %w", err)
 	}
 	return nil

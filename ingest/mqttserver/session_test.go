@@ -190,6 +190,60 @@ func TestWills(t *testing.T) {
 	}
 }
 
+// TestWillsInBoundedMemory loses clients with wills again and again while the store takes nothing: what the queue has no room for is counted.
+func TestWillsInBoundedMemory(t *testing.T) {
+	const lost, room = 200, 40
+	c := config(t, func(c *Config) { c.MaxMessage, c.Queue = 4<<10, room<<10 })
+	r := run(t, c, stateDir(t))
+	release := r.st.block()
+	defer release()
+	will := &packet.Publish{Topic: "d/will", Payload: make([]byte, 1<<10)}
+	for range lost {
+		d, _ := connect(t, r.Source, login{id: "a", will: will})
+		_ = d.Close()
+		poll.Until(t, patience, func() bool { return r.Stats().Connected == 0 }, "the client to be gone")
+	}
+	d, _ := connect(t, r.Source, login{id: "a", will: &packet.Publish{Topic: "d/will", Payload: make([]byte, 5<<10)}})
+	_ = d.Close()
+	poll.Until(t, patience, func() bool { return r.Counts().Rejected[ReasonTooLarge] == 1 }, "a will longer than max_message to be refused")
+	refused := int(r.Counts().Rejected[ReasonQueueFull])
+	if refused < lost-room || refused == lost {
+		t.Errorf("%d of %d wills refused, with room for %d at most", refused, lost, room)
+	}
+	release()
+	poll.Until(t, patience, func() bool { return len(r.st.readings()) == lost-refused }, "%d wills to be stored", lost-refused)
+	d, _ = connect(t, r.Source, login{id: "a"})
+	d.publish(qos1(1, "d/x", "there is room again"))
+	d.acks(packet.PUBACK, 1)
+}
+
+// TestSavingIsTriedAgain takes the state directory away while messages are to be saved, and gives it back.
+func TestSavingIsTriedAgain(t *testing.T) {
+	c, dir := config(t), stateDir(t)
+	r := run(t, c, dir)
+	d, _ := connect(t, r.Source, login{id: "absent", keep: true})
+	d.subscribe(1, "d/#", 1)
+	_ = d.Close()
+	poll.Until(t, patience, func() bool { return r.Stats().Connected == 0 }, "the client to be gone")
+	d, _ = connect(t, r.Source, login{id: "sender"})
+	p := qos1(1, "d/x", "kept")
+	p.Retain = true
+	d.publish(p)
+	d.acks(packet.PUBACK, 1)
+	poll.Until(t, patience, func() bool { return r.Stats().Outgoing > 0 }, "the message to wait")
+	for _, to := range [][2]string{{dir, dir + ".away"}, {dir + ".away", dir}} {
+		if err := os.Rename(to[0], to[1]); err != nil {
+			t.Fatal(err)
+		}
+		r.saver.saveAll()
+	}
+	saved := newSource(t, c, dir) // as a crash would leave it
+	saved.saver.load()
+	if x := saved.sessions["absent"]; x == nil || len(x.queue) != 1 || saved.retained["d/x"] == nil {
+		t.Errorf("saved: session %+v, retained %v", x, saved.retained)
+	}
+}
+
 // TestTakeover is also ING-077: two devices with one client id are named.
 func TestTakeover(t *testing.T) {
 	leak.Check(t)

@@ -32,9 +32,10 @@ const (
 
 // Reasons under which messages count as rejected.
 const (
-	ReasonTopic    = "topic not valid"
-	ReasonDenied   = "not allowed"
-	ReasonTooLarge = "message too large"
+	ReasonTopic     = "topic not valid"
+	ReasonDenied    = "not allowed"
+	ReasonTooLarge  = "message too large"
+	ReasonQueueFull = "queue full" // wills only: others wait for room
 )
 
 // ringSlots is how many stored messages are remembered whose acknowledgement may not have reached the client, and slot 0.
