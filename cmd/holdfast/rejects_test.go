@@ -16,7 +16,7 @@ import (
 )
 
 // TestRejectsAreKept sends bytes that are no sentence, and a line that the stream can never take: both are counted by their source, and
-// stored as samples with the reason.
+// stored as samples with the reason. The account balances after a restart, too.
 func TestRejectsAreKept(t *testing.T) {
 	dir := t.TempDir()
 	v := newValve(t)
@@ -71,5 +71,15 @@ sources:
 	if want := fmt.Sprintf("bad che 11 11, invalid %d 512", len(long)+3); strings.Join(got, ", ") != want {
 		t.Errorf("samples %q, want %q", got, want)
 	}
+	d.stop()
+	d = startDaemon(t, "", file, data)
+	d.until(20*time.Second, "the account to balance after a restart", func(r status.Report) bool {
+		for _, s := range r.Sources {
+			if s.Name == "gps" {
+				return s.Received == 2 && s.Stored == 0 && s.Rejected[status.BeforeStart] == 2 && len(s.Rejected) == 1
+			}
+		}
+		return false
+	})
 	d.stop()
 }

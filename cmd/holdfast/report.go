@@ -96,9 +96,12 @@ func (r *reporter) sources() []status.Source {
 	out := make([]status.Source, 0, len(states))
 	for _, s := range states {
 		c := totals[s.Name]
+		if since := sum(s.Rejected); c.Rejected > since {
+			s.Rejected[status.BeforeStart] = c.Rejected - since
+		}
 		out = append(out, status.Source{
 			Name: s.Name, Into: s.Stream, State: s.State.Kind.String(), Cause: s.State.Cause, Remedy: s.State.Remedy,
-			Since: s.State.Since, Last: s.Last, Stored: c.Stored, Received: c.Stored + c.Rejected, Rejected: s.Rejected,
+			Since: s.State.Since, Last: s.Last, Stored: c.Stored, Received: c.Stored + sum(s.Rejected), Rejected: s.Rejected,
 		})
 	}
 	return out
@@ -132,7 +135,7 @@ func attached(s forward.State) bool {
 	return s == forward.Live || s == forward.CatchingUp || s == forward.Stalled
 }
 
-func sum(by map[storage.GapReason]uint64) (n uint64) {
+func sum[K ~string](by map[K]uint64) (n uint64) {
 	for _, more := range by {
 		n += more
 	}

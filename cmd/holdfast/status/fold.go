@@ -184,7 +184,7 @@ func foldSources(r Report, v *Verdict) {
 
 // foldRejected tells of messages that nobody will send again. Noise on a line is rejected for other reasons, and is in the table only.
 func foldRejected(where string, rejected map[string]uint64, v *Verdict) {
-	for _, reason := range []string{"invalid", "payload too large", "queue full", "overrun"} {
+	for _, reason := range []string{"invalid", "payload too large", "message too large", "not allowed", "topic not valid", "queue full", "overrun"} {
 		if n := rejected[reason]; n > 0 {
 			v.add(Warning, where, fmt.Sprintf("%s refused: %s", records(n), reason), rejectRemedies[reason])
 		}
@@ -194,6 +194,9 @@ func foldRejected(where string, rejected map[string]uint64, v *Verdict) {
 var rejectRemedies = map[string]string{
 	"invalid":           "the log names the first; usually max_msg_size of the stream is below what the devices send",
 	"payload too large": "raise max_message of the source and max_msg_size of its stream, or let the devices send less at once",
+	"message too large": "raise max_message of the source and max_msg_size of its stream, or let the devices send less at once",
+	"not allowed":       "correct the device's topic, or let its user publish there in access; the log names the newest",
+	"topic not valid":   "correct the device's topic: it is empty, has a wildcard, or is no text; the log names the newest",
 	"queue full":        "QoS 0 messages came faster than they could be stored: use QoS 1, or raise queue",
 	"overrun":           "the line brought more than could be stored: raise buffer, or see why the store is slow",
 }

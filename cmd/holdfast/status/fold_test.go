@@ -51,6 +51,7 @@ func TestFold(t *testing.T) {
 			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "watching", now.Add(-time.Second)
 		}, true, "", ""},
 		{"rejects that were acknowledged", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"payload too large": 2} }, true, "", "warning source gps 2 records refused: payload too large"},
+		{"a message on a topic of others", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"not allowed": 1} }, true, "", "warning source gps 1 record refused: not allowed"},
 		{"noise on a line", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"bad checksum": 2} }, true, "", ""},
 		{"same name twice", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause = "same name twice", "another store"

@@ -76,6 +76,9 @@ type Stream struct {
 	ETA       float64           `json:"eta_seconds,omitempty"` // until nothing waits at the present rate
 }
 
+// BeforeStart stands in the place of the reasons for which earlier runs rejected messages: those are not kept.
+const BeforeStart = "before the start"
+
 // Source is one configured input: received = stored + rejected.
 type Source struct {
 	Name     string            `json:"name"`
