@@ -55,9 +55,9 @@ deb: cross ## Debian packages for amd64, arm64 and armhf in dist/
 demo: build ## the whole thing on this machine: hub, leaf, devices, a link that is cut
 	$(BIN) demo
 
-bench: build cross ## what a commit costs, beside the raw cost of the same bytes: the table goes to bench.md (root)
+bench: build cross ## what a commit costs, beside the raw cost of the same bytes and other forms: tables in bench.md (root); shorter or judged: BENCH='-even 10s -check'
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 -p 1 -timeout 60m ./...
-	$(GO) test -run Report -count=1 -timeout 60m -v $(MAIN)/bench -report $(CURDIR)/bench.md -daemon $(CURDIR)/$(BIN) \
+	$(GO) test -run Report -count=1 -timeout 120m -v $(MAIN)/bench -report $(CURDIR)/bench.md $(BENCH) -daemon $(CURDIR)/$(BIN) \
 	  -binaries $(CURDIR)/dist/holdfast-linux-arm64,$(CURDIR)/dist/holdfast-linux-armv7,$(CURDIR)/dist/holdfast-linux-amd64
 	@cat bench.md
 

@@ -27,6 +27,10 @@ var (
 	rounds   = flag.Int("rounds", 7, "rounds of raw and store in turns")
 	segment  = flag.Duration("segment", 500*time.Millisecond, "how long each of them runs in a round")
 	trickle  = flag.Duration("trickle", 15*time.Second, "how long a trickle of records runs per turn with the link up, and with the link down")
+	even     = flag.Duration("even", time.Minute, "how long records come at each even pace; shorter turns say less, 0 leaves the comparison of the forms out")
+	lasting  = flag.Duration("sustained", 20*time.Second, "how long records come at full speed for the rate that lasts")
+	turns    = flag.Bool("turns", false, "the forms come one after the other at each even pace instead of at the same time")
+	check    = flag.Bool("check", false, "fail when a goal is missed")
 	daemon   = flag.String("daemon", "", "the daemon's binary, to measure its memory at rest; empty leaves that out")
 	binaries = flag.String("binaries", "", "binaries whose sizes to write, separated by commas")
 )
@@ -43,11 +47,17 @@ func TestMain(m *testing.M) {
 
 // plan is what to measure.
 type plan struct {
-	card     bool
-	size     int64 // of the disk
-	rounds   int
-	segment  time.Duration
-	trickle  time.Duration
+	card    bool
+	size    int64 // of the disk
+	rounds  int
+	segment time.Duration
+	trickle time.Duration
+
+	even, sustained time.Duration
+	paces           []pace
+	turns           bool
+	check           bool
+
 	daemon   string
 	binaries []string
 	log      *slog.Logger
@@ -61,8 +71,9 @@ func TestReport(t *testing.T) {
 	if err := disk.Available(); err != nil {
 		t.Skipf("SKIPPED, NOT TESTED: %v", err)
 	}
-	p := plan{card: *card, size: 2 << 30, rounds: *rounds, segment: *segment, trickle: *trickle, daemon: *daemon, log: slog.New(slog.NewTextHandler(os.Stderr,
-		&slog.HandlerOptions{Level: slog.LevelWarn}))}
+	p := plan{card: *card, size: 2 << 30, rounds: *rounds, segment: *segment, trickle: *trickle, even: *even, sustained: *lasting, paces: paces(), turns: *turns,
+		check: *check, daemon: *daemon, log: slog.New(slog.NewTextHandler(os.Stderr,
+			&slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if *binaries != "" {
 		p.binaries = strings.Split(*binaries, ",")
 	}
@@ -71,6 +82,7 @@ func TestReport(t *testing.T) {
 	case "-":
 	case "":
 		p.size, p.rounds, p.segment, p.trickle = 256<<20, 1, 50*time.Millisecond, 500*time.Millisecond
+		p.even, p.sustained, p.paces, p.check = 500*time.Millisecond, 100*time.Millisecond, paces()[2:3], false
 		out = io.Discard
 	default:
 		f, err := os.Create(*report)
@@ -81,26 +93,36 @@ func TestReport(t *testing.T) {
 		out = f
 	}
 	h := startHub(t)
-	b := &bench{plan: p, mount: medium(t, p), hub: h, out: out}
+	b := &bench{plan: p, hub: h, out: out, disks: func(card bool, size int64) (*disk.Mount, error) { return medium(t, card, size) }}
+	var err error
+	if b.mount, err = b.disks(p.card, p.size); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.head(); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.commits(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if err := b.comparisons(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.footprint(t.Context(), t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
+	if err := b.verdicts(); err != nil {
+		t.Error(err)
+	}
 }
 
-// medium returns the file system to measure on.
-func medium(t *testing.T, p plan) *disk.Mount {
+// medium returns a file system to measure on.
+func medium(t *testing.T, card bool, size int64) (*disk.Mount, error) {
 	t.Helper()
 	dir := t.TempDir()
 	if *where != "" {
 		var err error
 		if dir, err = os.MkdirTemp(*where, "holdfast-bench-"); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		t.Cleanup(func() {
 			if err := os.RemoveAll(dir); err != nil {
@@ -108,24 +130,24 @@ func medium(t *testing.T, p plan) *disk.Mount {
 			}
 		})
 	}
-	if p.card {
-		d, err := disk.New(disk.Options{Dir: dir, Size: min(p.size, 1<<30), Tuning: disk.Tuning{FlushLatency: 5 * time.Millisecond, WriteLatency: 500 * time.Microsecond}})
+	if card {
+		d, err := disk.New(disk.Options{Dir: dir, Size: min(size, 1<<30), Tuning: disk.Tuning{FlushLatency: 5 * time.Millisecond, WriteLatency: 500 * time.Microsecond}})
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		t.Cleanup(closer(t, d))
-		return d.Mount()
+		return d.Mount(), nil
 	}
 	image := filepath.Join(dir, "image")
-	if err := disk.Create(image, p.size); err != nil {
-		t.Fatal(err)
+	if err := disk.Create(image, size); err != nil {
+		return nil, err
 	}
 	m, err := disk.Open(image, filepath.Join(dir, "mnt"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(closer(t, m))
-	return m
+	return m, nil
 }
 
 // closer returns a cleanup.

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sys/unix"
+	"golang.org/x/sync/errgroup"
 )
+
+// evenSize is the size in bytes of the disk of each form that is measured at an even pace.
+const evenSize = 512 << 20
+
+// checkpointEvery is how often the store's journal gives up what the streams have.
+const checkpointEvery = 30 * time.Second
 
 // pace is records that come evenly: group of them every interval, in one commit.
 type pace struct {
@@ -20,150 +22,138 @@ type pace struct {
 	interval time.Duration
 }
 
+func (p pace) String() string {
+	return fmt.Sprintf("%.0f, %d", float64(p.group)/p.interval.Seconds(), p.group)
+}
+
 func paces() []pace {
 	return []pace{{1, time.Second}, {1, 100 * time.Millisecond}, {10, 100 * time.Millisecond}, {100, 100 * time.Millisecond}}
 }
 
-// zeroed overwrites a file that was written with zeros before, and syncs it: the floor of a medium, since no metadata changes.
-type zeroed struct {
-	file *os.File
-	data []byte
-	off  int64
+// turn is what one form took at one pace.
+type turn struct {
+	cost
+	commits  int
+	p50, p99 time.Duration
 }
 
-const zeroedSize = 16 << 20
+func (t turn) perCommit() float64 { return float64(t.device.Flushes) / float64(t.commits) }
 
-func newZeroed(dir string) (*zeroed, error) {
-	f, err := os.Create(filepath.Join(dir, "zeroed"))
-	if err == nil {
-		_, err = f.Write(make([]byte, zeroedSize))
+// comparison measures on one medium what records cost the device in each form, at an even pace and at full speed.
+func (b *bench) comparison(ctx context.Context, card bool, leaf string) (err error) {
+	name := "the disk"
+	if card {
+		name = "the model of an SD card"
 	}
-	if err == nil {
-		err = f.Sync()
-	}
-	return &zeroed{file: f, data: make([]byte, 1<<20)}, err
-}
-
-func (z *zeroed) commit(_ context.Context, _, group int) error {
-	const around = 150 // what a log has to keep beside the payload: subject, ID, time, checksum
-	n := int64(group * (recordSize + around))
-	if z.off+n > zeroedSize {
-		z.off = 0
-	}
-	if _, err := z.file.WriteAt(z.data[:n], z.off); err != nil {
-		return err
-	}
-	z.off += n
-	return unix.Fdatasync(int(z.file.Fd()))
-}
-
-// direct publishes into a stream of the same server as the store's, and makes that durable by syncfs, or not at all.
-type direct struct {
-	js   jetstream.JetStream
-	root *os.File // of the file system; nil: no sync
-	data []byte
-}
-
-const directSubject = "bench.direct"
-
-func newDirect(ctx context.Context, js jetstream.JetStream, root *os.File) (*direct, error) {
-	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "DIRECT", Subjects: []string{directSubject}, MaxBytes: 32 << 20, Storage: jetstream.FileStorage})
-	return &direct{js: js, root: root, data: make([]byte, recordSize)}, err
-}
-
-func (d *direct) commit(ctx context.Context, _, group int) error {
-	acks := make([]jetstream.PubAckFuture, group)
-	for i := range acks {
-		var err error
-		if acks[i], err = d.js.PublishMsgAsync(&nats.Msg{Subject: directSubject, Data: d.data}); err != nil {
-			return err
-		}
-	}
-	for _, a := range acks {
-		select {
-		case <-a.Ok():
-		case err := <-a.Err():
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if d.root == nil {
-		return nil
-	}
-	return unix.Syncfs(int(d.root.Fd()))
-}
-
-// costs measures what records cost the device that come at an even pace, with the link up: through the store, beside the floor of the medium, a stream that
-// is synced after each commit, and a stream that is not synced, which loses what came since in a power cut.
-func (b *bench) costs(ctx context.Context, g *gateway, s *store) error {
-	root, err := os.Open(b.mount.Dir)
+	forms, absent, err := b.startForms(ctx, card, leaf)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // nothing was written through it
-	floor, err := newZeroed(b.mount.Dir)
-	if err != nil {
-		return err
+	defer func() { err = errors.Join(err, closeForms(forms)) }()
+	how := "all forms at the same time, each on a disk of its own"
+	if b.plan.turns {
+		how = "one form after the other, each on a disk of its own"
 	}
-	synced, err := newDirect(ctx, g.js, root)
-	if err != nil {
-		return err
-	}
-	forms := []struct {
-		name string
-		writer
-	}{{"store", s}, {"zero-filled log", floor}, {"stream and syncfs", synced}, {"stream, not synced", &direct{js: g.js, data: synced.data}}}
-	if err := errors.Join(b.print("\n### Cost at an even pace, %v each, link up\n", b.plan.trickle),
+	if err := errors.Join(b.print("\n### Cost at an even pace on %s, %v each, the store's link up, %s\n", name, b.plan.even, how),
 		b.print("| records/s, in one commit | form | flushes per commit | device bytes per record | p50 | p99 |"), b.print("|---|---|---|---|---|---|")); err != nil {
 		return err
 	}
-	for _, p := range paces() {
-		for _, f := range forms {
-			c, times, err := b.even(ctx, f.writer, p, g)
-			if err != nil {
-				return fmt.Errorf("%s: %w", f.name, err)
-			}
-			slices.Sort(times)
-			if err := b.print("| %.0f, %d | %s | %.2f | %.0f | %v | %v |", float64(p.group)/p.interval.Seconds(), p.group, f.name, c.flushes()*float64(p.group), c.bytes(),
-				times[len(times)/2].Round(10*time.Microsecond), times[len(times)*99/100].Round(10*time.Microsecond)); err != nil {
+	for _, p := range b.plan.paces {
+		turns, err := b.evenly(ctx, forms, p)
+		if err != nil {
+			return err
+		}
+		for i, t := range turns {
+			if err := b.print("| %v | %s | %.2f | %.0f | %v | %v |", p, forms[i].name, t.perCommit(), t.bytes(), t.p50, t.p99); err != nil {
 				return err
 			}
 		}
+		b.judge(name, p, turns[0], turns[1])
 	}
-	return errors.Join(floor.file.Close(), os.Remove(floor.file.Name()))
+	for _, a := range absent {
+		if err := b.print("\nNOT MEASURED: %s", a); err != nil {
+			return err
+		}
+	}
+	if err := b.print("\n(*) loses acknowledged records in a power cut. Each turn ends with a sync that counts."); err != nil {
+		return err
+	}
+	return b.throughput(ctx, name, forms)
 }
 
-// even commits at a pace. What the page cache has in the end is written out and counted, too.
-func (b *bench) even(ctx context.Context, w writer, p pace, g *gateway) (c cost, times []time.Duration, err error) {
-	if err := errors.Join(g.drained(ctx), settle(b.mount.Dir)); err != nil {
-		return c, nil, err
+// evenly runs every form at a pace.
+func (b *bench) evenly(ctx context.Context, forms []*form, p pace) ([]turn, error) {
+	turns := make([]turn, len(forms))
+	var g errgroup.Group
+	if b.plan.turns {
+		g.SetLimit(1)
 	}
-	before, err := b.mount.Stats()
+	for i, f := range forms {
+		g.Go(func() (err error) {
+			if turns[i], err = f.even(ctx, p, b.plan.even); err != nil {
+				return fmt.Errorf("%s at %v: %w", f.name, p, err)
+			}
+			return nil
+		})
+	}
+	return turns, g.Wait()
+}
+
+// judge compares the store with the goals at a pace.
+func (b *bench) judge(medium string, p pace, store, log turn) {
+	// What the log's flushes are beyond one a commit is the file system's, which commits its own journal every 5 s.
+	checkpoints := 2 * (store.took.Seconds()/checkpointEvery.Seconds() + 1) / float64(store.commits)
+	b.goal(store.perCommit() <= max(1, log.perCommit())+0.1+checkpoints, "%s, %v records/s in one commit: %.2f flushes per commit, the log %.2f; at most 0.1 above that, and 2 for each of the checkpoints (%.2f)",
+		medium, p, store.perCommit(), log.perCommit(), checkpoints)
+	if p == (pace{1, 100 * time.Millisecond}) {
+		b.goal(store.bytes() <= 1.25*log.bytes()+recordSize, "%s, %v: %.0f device bytes per record, the log %.0f; at most 1.25 of that and one payload: %.0f",
+			medium, p, store.bytes(), log.bytes(), 1.25*log.bytes()+recordSize)
+	}
+	b.goal(store.p99 <= 2*log.p99, "%s, %v: p99 of Append %v, of the log %v; at most twice that", medium, p, store.p99, log.p99)
+}
+
+// even commits at a pace for a time. What the page cache has in the end is written out and counted, too.
+func (f *form) even(ctx context.Context, p pace, d time.Duration) (t turn, err error) {
+	if err := f.settle(ctx); err != nil {
+		return t, err
+	}
+	before, err := f.mount.Stats()
 	if err != nil {
-		return c, nil, err
+		return t, err
 	}
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
 	begun := time.Now()
-	for len(times) == 0 || time.Since(begun) < b.plan.trickle {
+	var times []time.Duration
+	for len(times) == 0 || time.Since(begun) < d {
 		at := time.Now()
-		if err := w.commit(ctx, 0, p.group); err != nil {
-			return c, nil, err
+		if err := f.commit(ctx, 0, p.group); err != nil {
+			return t, err
 		}
 		times = append(times, time.Since(at))
-		c.records += p.group
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return c, nil, ctx.Err()
+			return t, ctx.Err()
 		}
 	}
-	c.took = time.Since(begun)
-	if err := errors.Join(g.drained(ctx), settle(b.mount.Dir)); err != nil {
-		return c, nil, err
+	t.took, t.commits, t.records = time.Since(begun), len(times), len(times)*p.group
+	if err := f.settle(ctx); err != nil {
+		return t, err
 	}
-	after, err := b.mount.Stats()
-	c.device = minus(after, before)
-	return c, times, err
+	after, err := f.mount.Stats()
+	t.device = minus(after, before)
+	slices.Sort(times)
+	t.p50, t.p99 = times[len(times)/2].Round(10*time.Microsecond), times[len(times)*99/100].Round(10*time.Microsecond)
+	return t, err
+}
+
+// settle waits until nothing is under way and the page cache is written.
+func (f *form) settle(ctx context.Context) error {
+	if f.drained != nil {
+		if err := f.drained(ctx); err != nil {
+			return err
+		}
+	}
+	return settle(f.mount.Dir)
 }

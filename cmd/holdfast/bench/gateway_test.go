@@ -24,6 +24,8 @@ import (
 
 const (
 	leafName   = "bench"
+	diskName   = "even-disk" // leaves that are set beside other forms, see comparisons
+	cardName   = "even-card"
 	idleName   = "idle" // the daemon whose memory is measured
 	streamName = "BENCH"
 	password   = "secret"
@@ -35,7 +37,7 @@ const (
 func startHub(t *testing.T) *hub.Cluster {
 	t.Helper()
 	var spec forwardhub.Spec
-	for _, name := range []string{leafName, idleName} {
+	for _, name := range []string{leafName, diskName, cardName, idleName} {
 		spec.Leaves = append(spec.Leaves, forwardhub.Leaf{Name: name, Password: password, Streams: []forwardhub.Stream{{Name: streamName, Mode: forwardhub.Source}}})
 	}
 	plan, err := forwardhub.New(spec)
@@ -113,7 +115,7 @@ type gateway struct {
 	ended  chan error // the uplink's end
 }
 
-func startGateway(ctx context.Context, p plan, dir string, h *hub.Cluster) (*gateway, error) {
+func startGateway(ctx context.Context, p plan, name string, size int64, dir string, h *hub.Cluster) (*gateway, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -123,19 +125,19 @@ func startGateway(ctx context.Context, p plan, dir string, h *hub.Cluster) (*gat
 	}
 	var cfg storage.Config
 	cfg.SetDefaults()
-	cfg.Budget, cfg.ReserveFree = p.size/2, 16<<20
-	stream := storage.StreamConfig{Name: streamName, MaxBytes: p.size / 4, WhenFull: storage.DropOldest}
-	store, err := storage.Open(storage.Options{Leaf: leafName, Dir: dir, Config: cfg, Streams: []storage.StreamConfig{stream}, Sources: sources, Log: p.log})
+	cfg.Budget, cfg.ReserveFree = size/2, 16<<20
+	stream := storage.StreamConfig{Name: streamName, MaxBytes: size / 4, WhenFull: storage.DropOldest}
+	store, err := storage.Open(storage.Options{Leaf: name, Dir: dir, Config: cfg, Streams: []storage.StreamConfig{stream}, Sources: sources, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
 	g := &gateway{store: store, stop: func() {}, ended: make(chan error, 1)}
-	urls, err := hub.WithUser(h.LeafURLs(), leafName, password)
+	urls, err := hub.WithUser(h.LeafURLs(), name, password)
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	g.server, err = leaf.Start(leaf.Options{
-		Config: leaf.Config{Name: leafName, Data: dir}, Hub: leaf.Hub{URLs: urls, Domain: "hub"}, Log: p.log, MaxStore: cfg.Budget})
+		Config: leaf.Config{Name: name, Data: dir}, Hub: leaf.Hub{URLs: urls, Domain: "hub"}, Log: p.log})
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
@@ -148,7 +150,7 @@ func startGateway(ctx context.Context, p plan, dir string, h *hub.Cluster) (*gat
 		return nil, errors.Join(err, g.close())
 	}
 	g.js = js
-	g.uplink = forward.New(forward.Options{Leaf: leafName, Domain: "hub", Dir: dir, Streams: map[string]forward.Config{streamName: {Mode: "source"}}, Log: p.log}, store, g.server)
+	g.uplink = forward.New(forward.Options{Leaf: name, Domain: "hub", Dir: dir, Streams: map[string]forward.Config{streamName: {Mode: "source"}}, Log: p.log}, store, g.server)
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: g.server.RestartJetStream, Forwarded: g.uplink.Forwarded}); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
@@ -180,6 +182,11 @@ func (g *gateway) drained(ctx context.Context) error {
 		return fmt.Errorf("the link has not sent everything after %v: %+v", patience, g.uplink.Progress())
 	}
 	return nil
+}
+
+// settled waits until the streams have what is in the journal and the link has sent it.
+func (g *gateway) settled(ctx context.Context) error {
+	return errors.Join(g.store.Settle(ctx), g.drained(ctx))
 }
 
 // close ends the parts in reverse.

@@ -22,6 +22,8 @@ type bench struct {
 	mount *disk.Mount
 	hub   *hub.Cluster
 	out   io.Writer
+	disks func(card bool, size int64) (*disk.Mount, error) // makes one, for the rest of the run
+	goals []verdict
 }
 
 func (b *bench) print(format string, args ...any) error {
@@ -45,7 +47,7 @@ func (b *bench) head() error {
 
 // commits measures all loads with the link down, then with the link up, and the link's own writes.
 func (b *bench) commits(ctx context.Context) (err error) {
-	g, err := startGateway(ctx, b.plan, filepath.Join(b.mount.Dir, "data"), b.hub)
+	g, err := startGateway(ctx, b.plan, leafName, b.plan.size, filepath.Join(b.mount.Dir, "data"), b.hub)
 	if err != nil {
 		return err
 	}
@@ -59,7 +61,22 @@ func (b *bench) commits(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return errors.Join(b.linkWrites(ctx, g, s), b.costs(ctx, g, s))
+	return b.linkWrites(ctx, g, s)
+}
+
+// comparisons sets the store beside the other forms: on the disk, unless it is the card that is measured, and on the card unless this is the short run.
+func (b *bench) comparisons(ctx context.Context) error {
+	if b.plan.even <= 0 {
+		return nil
+	}
+	var errs []error
+	if !b.plan.card {
+		errs = append(errs, b.comparison(ctx, false, diskName))
+	}
+	if b.plan.card || len(b.plan.paces) > 1 {
+		errs = append(errs, b.comparison(ctx, true, cardName))
+	}
+	return errors.Join(errs...)
 }
 
 // row is what the rounds of one load came to.
