@@ -389,7 +389,7 @@ func (s *Store) write(ctx context.Context, src *source, body []byte) error {
 }
 
 // Probe writes to a scratch stream and reads it back: an error means that the server does not store, whatever the reason. It asks for no flush,
-// and what it leaves behind is one small record.
+// and what it leaves behind is one small record. Before Attach has returned it is enough that the journal takes records.
 func (s *Store) Probe(ctx context.Context) error {
 	if err := s.failed(); err != nil {
 		return fmt.Errorf("probe store: %w", err)
@@ -402,7 +402,13 @@ func (s *Store) Probe(ctx context.Context) error {
 	case <-s.closing:
 		return ErrClosed
 	default:
-		return fmt.Errorf("probe store: %w: not attached yet", ErrUnavailable)
+		select {
+		case s.committer.gate <- struct{}{}: // nobody is stuck in a write
+			<-s.committer.gate
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("probe store: the journal takes nothing: %w", ctx.Err())
+		}
 	}
 	js := s.server().JetStream
 	want := s.clock.stamp(time.Time{}).String()

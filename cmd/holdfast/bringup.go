@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,11 +16,14 @@ import (
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
-	"github.com/holdfast-edge/holdfast/systemd"
 )
 
 // bringUpPause is how long a start waits before it tries again.
 const bringUpPause = 2 * time.Second
+
+// streamPatience is how long READY waits for the streams, so that who comes after it finds them there, as a rule. Then it is enough that capture goes on in
+// the journal: a restart by the service manager would not help streams that cannot be brought up.
+const streamPatience = 10 * time.Second
 
 // streams is the embedded server that the store is attached to.
 type streams struct {
@@ -35,66 +40,108 @@ func (s *streams) close(ctx context.Context) error {
 	return s.server.Shutdown(ctx)
 }
 
-// bringUp starts the server and attaches the store to it. Capture has begun, and goes on in the journal. Where the disk has no room for the server it says
-// READY and tries again until there is room or ctx ends; an Attach that fails is tried again whatever the reason, unless nothing can be stored any more.
-func bringUp(ctx, stopping context.Context, cfg configs.Config, store *storage.Store, notify *systemd.Notifier, log *slog.Logger) (_ *streams, err error) {
+// bringing is the way to streams that are up. Safe for concurrent use.
+type bringing struct {
+	ended chan struct{} // closed when it has ended: the streams are up, or err says why they never will be
+
+	mu  sync.Mutex // guards the fields below
+	up  *streams
+	err error // of the newest try
+}
+
+func newBringing() *bringing { return &bringing{ended: make(chan struct{})} }
+
+// streams returns the streams if they are up, and otherwise why not.
+func (b *bringing) streams() (*streams, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.up != nil:
+		return b.up, nil
+	case b.err != nil:
+		return nil, fmt.Errorf("the streams cannot be brought up, which is tried again: %w", b.err)
+	}
+	return nil, errors.New("the streams are being brought up")
+}
+
+func (b *bringing) set(up *streams, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.up, b.err = up, err
+}
+
+// wait returns the streams, or nil if they are not up after a time or at the end of ctx. An error means that they never will be.
+func (b *bringing) wait(ctx context.Context, patience time.Duration) (*streams, error) {
+	select {
+	case <-b.ended:
+	case <-ctx.Done():
+	case <-time.After(patience):
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() != nil { // what is up comes down again
+		return nil, nil
+	}
+	return b.up, b.err
+}
+
+// forEver is a patience that does not end.
+const forEver = time.Duration(math.MaxInt64)
+
+// run starts the server and attaches the store to it. Capture has begun, and goes on in the journal. Where the disk has no room for the server it is tried
+// again until there is room or ctx ends, and so is an Attach that fails, whatever the reason, unless nothing can be stored any more.
+func (b *bringing) run(ctx, stopping context.Context, cfg configs.Config, store *storage.Store, conn *lateConn, log *slog.Logger) {
+	defer close(b.ended)
 	up := &streams{}
-	defer func() {
-		if err != nil && up.server != nil {
-			err = errors.Join(err, up.close(stopping))
-		}
-	}()
-	again := newPatience(store, notify, log)
-	for {
+	err := b.start(ctx, up, cfg, store, conn, log)
+	if err == nil {
+		b.set(up, nil)
+		return
+	}
+	if up.server != nil {
+		err = errors.Join(err, up.close(stopping))
+	}
+	b.set(nil, err)
+}
+
+func (b *bringing) start(ctx context.Context, up *streams, cfg configs.Config, store *storage.Store, conn *lateConn, log *slog.Logger) (err error) {
+	for tries := 0; ; tries++ {
 		if up.server, err = leaf.Start(leafOptions(cfg, store, log)); err == nil {
 			break
 		}
 		err = fmt.Errorf("start the embedded server: %w", err)
-		if store.DiskFull() == nil || !again.wait(ctx, err) {
-			return nil, err
+		if store.DiskFull() == nil || !b.again(ctx, tries, err, log) {
+			return err
 		}
 	}
 	if up.nc, err = up.server.Connect(nats.Name("holdfast")); err != nil {
-		return nil, fmt.Errorf("connect to the embedded server: %w", err)
+		return fmt.Errorf("connect to the embedded server: %w", err)
 	}
 	if up.js, err = jetstream.New(up.nc); err != nil {
-		return nil, fmt.Errorf("use JetStream: %w", err)
+		return fmt.Errorf("use JetStream: %w", err)
 	}
+	conn.set(up.nc)
 	up.uplink = forward.New(uplinkOptions(cfg, store.Home(), log), store, up.server)
 	srv := storage.Server{JetStream: up.js, Restart: up.server.RestartJetStream, Pause: up.server.PauseJetStream, Forwarded: up.uplink.Forwarded}
-	for {
+	for tries := 0; ; tries++ {
 		if err = store.Attach(ctx, srv); err == nil {
-			return up, nil
+			return nil
 		}
 		if errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrFailing) {
-			return nil, exitError{exitStore, err}
+			return exitError{exitStore, err}
 		}
-		if !again.wait(ctx, err) {
-			return nil, err
+		if !b.again(ctx, tries, err, log) {
+			return err
 		}
 	}
 }
 
-// patience is how bringUp waits, and what it says meanwhile.
-type patience struct {
-	store  *storage.Store
-	notify *systemd.Notifier
-	log    *slog.Logger
-	tries  int
-}
-
-func newPatience(store *storage.Store, notify *systemd.Notifier, log *slog.Logger) *patience {
-	return &patience{store: store, notify: notify, log: log}
-}
-
-// wait waits until the next try; false when ctx has ended.
-func (p *patience) wait(ctx context.Context, err error) bool {
-	if p.tries++; p.tries%10 == 1 {
-		p.log.Error("the streams cannot be brought up; capture goes on in the journal", "err", err)
-	}
-	if full := p.store.DiskFull(); full != nil {
-		p.notify.Ready()
-		p.notify.Status("DISK FULL: the streams do not come up, records wait in the journal: " + full.Error())
+// again waits until the next try; false when ctx has ended.
+func (b *bringing) again(ctx context.Context, tries int, err error, log *slog.Logger) bool {
+	b.set(nil, err)
+	if tries%10 == 0 {
+		log.Error("the streams cannot be brought up; capture goes on in the journal", "err", err)
 	}
 	select {
 	case <-ctx.Done():

@@ -13,17 +13,16 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/carry"
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
 	"github.com/holdfast-edge/holdfast/storage/parcel"
 )
 
 // carrier is the daemon as exports and backups see it.
-func carrier(cfg configs.Config, reports *reporter, js jetstream.JetStream) carry.Gateway {
-	g := carry.Gateway{Store: reports.store, Uplink: reports.uplink, JS: js, Version: version()}
+func carrier(cfg configs.Config, store *storage.Store, up *streams) carry.Gateway {
+	g := carry.Gateway{Store: store, Uplink: up.uplink, JS: up.js, Version: version()}
 	for _, s := range cfg.Streams {
 		g.Streams = append(g.Streams, parcel.Stream{Name: s.Name, Mode: s.Forward.Mode, HubStream: s.Forward.HubStream})
 	}

@@ -17,9 +17,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/carry"
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/configs"
-	"github.com/holdfast-edge/holdfast/ingest/command"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -29,24 +29,14 @@ func controlSocket(data string) string { return filepath.Join(data, "holdfast.so
 
 // control answers on the control socket.
 type control struct {
-	listener net.Listener
+	mux      *http.ServeMux
+	log      *slog.Logger
+	listener net.Listener // set by listen, until serve has ended
 	server   http.Server
 }
 
-// listenControl opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
-func listenControl(data string, reports *reporter, js jetstream.JetStream, executor *command.Executor, self *gateway, cfg configs.Config, log *slog.Logger) (*control, error) {
-	path := controlSocket(data)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	c := &control{listener: l}
+// newControl makes what answers as long as the streams are not up.
+func newControl(reports *reporter, log *slog.Logger) *control {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -64,23 +54,58 @@ func listenControl(data string, reports *reporter, js jetstream.JetStream, execu
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
-	mux.HandleFunc("POST /plan", func(w http.ResponseWriter, r *http.Request) { servePlan(w, r, self) })
-	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) { serveReload(w, r, self) })
-	mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, executor) })
-	mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg, log) })
-	serveCarrier(mux, carrier(cfg, reports, js), log)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := reports.bring.streams(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		http.NotFound(w, r)
+	})
+	c := &control{mux: mux, log: log}
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-	return c, nil
+	return c
 }
 
-// serve answers until ctx ends.
-func (c *control) serve(ctx context.Context) error {
+// extend adds what needs the streams. It may be called while control serves.
+func (c *control) extend(self *gateway, js jetstream.JetStream, carrier carry.Gateway, cfg configs.Config) {
+	c.mux.HandleFunc("POST /plan", func(w http.ResponseWriter, r *http.Request) { servePlan(w, r, self) })
+	c.mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) { serveReload(w, r, self) })
+	c.mux.HandleFunc("POST /command", func(w http.ResponseWriter, r *http.Request) { serveCommand(w, r, self.executor) })
+	c.mux.HandleFunc("GET /tail", func(w http.ResponseWriter, r *http.Request) { serveTail(w, r, js, cfg, c.log) })
+	serveCarrier(c.mux, carrier, c.log)
+}
+
+// listen opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
+func (c *control) listen(data string) error {
+	path := controlSocket(data)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the old socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	c.listener = l
+	return nil
+}
+
+// serve answers until ctx ends, on the control socket in data. It opens that if listen has not: a disk without an inode has no room for it.
+func (c *control) serve(ctx context.Context, data string) error {
+	if c.listener == nil {
+		if err := c.listen(data); err != nil {
+			return fmt.Errorf("open the control socket: %w", err)
+		}
+	}
 	stop := context.AfterFunc(ctx, func() { _ = c.server.Close() }) // nothing is lost by cutting a status off
 	defer stop()
-	if err := c.server.Serve(c.listener); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("answer on the control socket: %w", err)
+	err := c.server.Serve(c.listener)
+	if c.listener = nil; ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("answer on the control socket: %w", err)
 }
 
 // tailRecord is one line of `holdfast tail --json`.

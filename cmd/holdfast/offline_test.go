@@ -31,6 +31,12 @@ func notifySocket(t *testing.T) (path string, conn *net.UnixConn) {
 // awaitReady returns when READY=1 arrives.
 func awaitReady(t *testing.T, conn *net.UnixConn, within time.Duration) {
 	t.Helper()
+	awaitNotice(t, conn, "READY=1", within)
+}
+
+// awaitNotice returns when a notice arrives that is to come.
+func awaitNotice(t *testing.T, conn *net.UnixConn, notice string, within time.Duration) {
+	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +44,9 @@ func awaitReady(t *testing.T, conn *net.UnixConn, within time.Duration) {
 	for {
 		n, err := conn.Read(buf)
 		if err != nil {
-			t.Fatalf("no READY within %v: %v", within, err)
+			t.Fatalf("no %s within %v: %v", notice, within, err)
 		}
-		if strings.Contains(string(buf[:n]), "READY=1") {
+		if strings.Contains(string(buf[:n]), notice) {
 			return
 		}
 	}

@@ -18,8 +18,7 @@ type reporter struct {
 	started time.Time
 	store   *storage.Store
 	runner  *ingest.Runner
-	server  *leaf.Server
-	uplink  *forward.Uplink
+	bring   *bringing
 }
 
 // line is the report in one line.
@@ -27,8 +26,14 @@ func (r *reporter) line() string { return status.Line(r.report()) }
 
 // report asks every part how it is and folds the answers.
 func (r *reporter) report() status.Report {
-	link := r.server.Link()
-	carried := r.uplink.Traffic()
+	up, waits := r.bring.streams()
+	link := leaf.Link{State: leaf.LinkDown}
+	var carried forward.Traffic
+	if up != nil {
+		link, carried = up.server.Link(), up.uplink.Traffic()
+	} else {
+		link.Cause = waits.Error()
+	}
 	rep := status.Report{
 		Leaf: r.cfg.Load().Leaf.Name, Version: version(), Store: string(r.store.ID()), Epoch: r.store.Epoch(),
 		Started: r.started, Now: time.Now(), Clock: r.store.Clock().String(),
@@ -37,7 +42,7 @@ func (r *reporter) report() status.Report {
 			Since: link.Since, RTT: link.RTT.Seconds(),
 			SentToday: carried.Today.Sent, ReceivedToday: carried.Today.Received, SentMonth: carried.Month.Sent, ReceivedMonth: carried.Month.Received,
 		},
-		Wear: wear(r.store.Wear()), Streams: r.streams(), Sources: r.sources(), Damage: damage(r.store.Alarms()),
+		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()),
 	}
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()
@@ -49,10 +54,13 @@ func (r *reporter) report() status.Report {
 	return rep
 }
 
-func (r *reporter) streams() []status.Stream {
+// streams returns the state of the streams. They may not be up, for the reason waits.
+func (r *reporter) streams(up *streams, waits error) []status.Stream {
 	progress := map[string]forward.Progress{}
-	for _, p := range r.uplink.Progress() {
-		progress[p.Stream] = p
+	if up != nil {
+		for _, p := range up.uplink.Progress() {
+			progress[p.Stream] = p
+		}
 	}
 	states := r.store.Streams()
 	out := make([]status.Stream, 0, len(states))
@@ -75,6 +83,9 @@ func (r *reporter) streams() []status.Stream {
 		}
 		if st.Mode == forward.ModeNone {
 			st.State, st.Waiting = "local", 0 // nothing waits for a hub
+		}
+		if up == nil {
+			s.Waits = waits
 		}
 		if s.Waits != nil {
 			st.Waits = s.Waits.Error()

@@ -80,50 +80,71 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
 		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
 	}
-	up, err := bringUp(ctx, stopping, cfg, store, notify, log)
-	if err != nil {
+	bring := newBringing()
+	capture.Go(func() { bring.run(captureCtx, stopping, cfg, store, conn, log) })
+	defer func() {
+		stopCapture()
+		<-bring.ended
+		if up, _ := bring.streams(); up != nil {
+			err = errors.Join(err, up.close(stopping))
+		}
+	}()
+	self := &gateway{path: path, conn: conn, store: store, runner: runner, notify: notify, log: log, hup: hup, entries: entries}
+	self.cfg.Store(&cfg)
+	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, bring: bring}
+	control := newControl(reports, log)
+	begin := func(up *streams) { // what needs the streams
+		self.server, self.js = up.server, up.js
+		self.executor = command.New(commandOptions(cfg, store, runner, up.js, entries, log))
+		ensureCaptured(ctx, up.js, cfg, log)
+		ensureAssets(ctx, up.server, cfg, false, log)
+		control.extend(self, up.js, carrier(cfg, store, up), cfg)
+		capture.Go(func() { restart(captureCtx, log, "commands", self.executor.Run) })
+		service.Go(func() {
+			restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return up.uplink.Run(ctx, up.nc) })
+		})
+		service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
+		service.Go(func() { syncApps(serviceCtx, up.server, store, log) })
+	}
+	up, err := bring.wait(ctx, streamPatience)
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, up.close(stopping)) }()
-	server, nc, js, uplink := up.server, up.nc, up.js, up.uplink
-	executor := command.New(commandOptions(cfg, store, runner, js, entries, log))
-	conn.set(nc)
-	ensureCaptured(ctx, js, cfg, log)
-	self := &gateway{
-		path: path, conn: conn, store: store, runner: runner, executor: executor, server: server, js: js, notify: notify, log: log, hup: hup, entries: entries,
+	if up != nil {
+		begin(up)
 	}
-	self.cfg.Store(&cfg)
-	ensureAssets(ctx, server, cfg, false, log)
-	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, server: server, uplink: uplink}
-	control, err := listenControl(cfg.Leaf.Data, reports, js, executor, self, cfg, log)
-	if err != nil {
-		return fmt.Errorf("open the control socket: %w", err)
+	if err := control.listen(cfg.Leaf.Data); err != nil {
+		log.Error("the control socket cannot be opened", "err", err)
 	}
-
-	capture.Go(func() { restart(captureCtx, log, "commands", executor.Run) })
 	service.Go(func() {
-		restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return uplink.Run(ctx, nc) })
+		restart(serviceCtx, log, "control socket", func(ctx context.Context) error { return control.serve(ctx, cfg.Leaf.Data) })
 	})
-	service.Go(func() { restart(serviceCtx, log, "control socket", control.serve) })
-	service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
-	service.Go(func() { syncApps(serviceCtx, server, store, log) })
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
-	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "dur", time.Since(started))
+	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "streams", up != nil, "dur", time.Since(started))
 	notify.Ready()
+	var failed error
+	if up == nil {
+		if up, failed = bring.wait(ctx, forEver); up != nil {
+			log.Info("the streams are up", "dur", time.Since(started))
+			begin(up)
+		}
+	}
 	debug.FreeOSMemory() // what the start has left behind
-	if cfg.Hub.Link != leaf.LinkOnDemand {
-		if err := server.Enable(true); err != nil {
+	if up != nil && cfg.Hub.Link != leaf.LinkOnDemand {
+		if err := up.server.Enable(true); err != nil {
 			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
 		}
 	}
 
-	<-ctx.Done()
+	if failed == nil {
+		<-ctx.Done()
+	}
 	notify.Stopping()
 	log.Info("stopping")
 	time.AfterFunc(stopTimeout, cancelStopping)
 	stopCapture()
 	capture.Wait()
-	err = closeStore(stopping, store)
+	err = errors.Join(failed, closeStore(stopping, store))
 	stopService()
 	service.Wait()
 	return err

@@ -57,7 +57,7 @@ func foldStreams(r Report, v *Verdict) {
 			v.add(Problem, where, "cannot be written: "+s.Error, "check the disk; capture goes on by itself when writing works again")
 		}
 		if s.Waits != "" && !s.Full && s.Error == "" {
-			v.add(Warning, where, "takes no records, which wait in the journal: "+s.Waits, "make room on the disk: when the journal is full, too, new data is refused; all goes on by itself")
+			v.add(Warning, where, "takes no records, which wait in the journal: "+s.Waits, "see to the cause, make room if the disk is full: when the journal is full, too, new data is refused; all goes on by itself")
 		}
 		if s.Wrong {
 			v.add(Problem, where, "its account does not balance: stored is not forwarded, waiting and dropped together", "keep the log, which has the figures, and report it; capture and forwarding go on")
