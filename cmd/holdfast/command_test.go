@@ -95,7 +95,7 @@ sources:
 		text string
 	}{
 		{[]string{"valve", ""}, exitFailed, "refused: the command is empty"},
-		{[]string{"valves", "x"}, exitFailed, `"valves" is not configured`},
+		{[]string{"valves", "x"}, exitFailed, `"valves" is not configured; commands go to: valve`},
 		{[]string{"valve"}, exitUsage, "give a source"},
 		{[]string{"-e", "valve", `\q`}, exitUsage, "unknown escape"},
 		{[]string{"-timeout", "3h", "valve", "x"}, exitFailed, "no duration up to"},

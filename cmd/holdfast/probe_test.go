@@ -76,7 +76,7 @@ func TestProbeRefuses(t *testing.T) {
 		{[]string{"-baud", "3", "/dev/x"}, exitUsage, "-baud 3"},
 		{[]string{"-send", `\q`, "/dev/x"}, exitUsage, "unknown escape"},
 		{[]string{"/dev/serial/by-id/none"}, exitFailed, "is not there"},
-		{[]string{"-replay", broken}, exitFailed, "capture line 1"},
+		{[]string{"-replay", broken}, exitFailed, "give a file that probe -capture wrote"},
 		{[]string{"-for", "20ms", silent.Path}, exitFailed, "nothing was heard"},
 		{[]string{"modbus"}, exitUsage, "give a port"},
 		{[]string{"modbus", "-units", "9-1", "/dev/x"}, exitUsage, "no range"},

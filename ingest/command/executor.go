@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -203,10 +204,10 @@ func (e *Executor) Submit(ctx context.Context, c ingest.Command) (id string, err
 	entries := e.sources()
 	i := slices.IndexFunc(entries, func(n ingest.Entry) bool { return n.Source.Name() == c.Source })
 	if i < 0 {
-		return "", fmt.Errorf("%w: %q is not configured", ErrNoSource, c.Source)
+		return "", fmt.Errorf("%w: %q is not configured; %s", ErrNoSource, c.Source, able(entries))
 	}
 	if _, ok := entries[i].Source.(ingest.Commander); !ok {
-		return "", fmt.Errorf("%w: %s takes no commands", ErrNoSource, c.Source)
+		return "", fmt.Errorf("%w: %s takes no commands; %s", ErrNoSource, c.Source, able(entries))
 	}
 	if len(c.Data) > maxCommand {
 		return "", fmt.Errorf("the command has %d bytes, and %d are allowed", len(c.Data), maxCommand)
@@ -224,6 +225,20 @@ func (e *Executor) Submit(ctx context.Context, c ingest.Command) (id string, err
 		return "", fmt.Errorf("put the command on flash: %w; it may be executed all the same", err)
 	}
 	return c.ID, nil
+}
+
+// able names the sources that take commands.
+func able(entries []ingest.Entry) string {
+	var names []string
+	for _, e := range entries {
+		if _, ok := e.Source.(ingest.Commander); ok {
+			names = append(names, e.Source.Name())
+		}
+	}
+	if len(names) == 0 {
+		return "no source takes commands"
+	}
+	return "commands go to: " + strings.Join(names, ", ")
 }
 
 // Do submits a command and waits for its outcome. When ctx ends first, the command stays in the stream and is executed later.

@@ -47,7 +47,7 @@ func Read(r io.Reader) ([]Sample, error) {
 		}
 		var e entry
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, fmt.Errorf("capture line %d: %w", n, err)
+			return nil, fmt.Errorf("capture line %d: %w; give a file that probe -capture wrote", n, err)
 		}
 		switch {
 		case e.Setting != nil && e.At == nil:

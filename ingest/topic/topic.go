@@ -85,7 +85,8 @@ func Unmap(tail string) (string, error) {
 	}
 	topic := strings.Join(levels, "/")
 	if again, _ := Map(topic); again != tail {
-		return "", fmt.Errorf("subject tail %q: no topic maps to it", tail)
+		as, _ := Map(tail)
+		return "", fmt.Errorf("subject tail %q: no topic maps to it; the topic %q is written %s", tail, tail, as)
 	}
 	return topic, nil
 }

@@ -87,6 +87,9 @@ func TestUnmapRefuses(t *testing.T) {
 			t.Errorf("Unmap(%q) = %q, want an error", tail, topic)
 		}
 	}
+	if _, err := Unmap("commands/pump-1"); err == nil || !strings.HasSuffix(err.Error(), "is written commands.pump-1") {
+		t.Errorf("Unmap of a topic: %v, want how it is written", err)
+	}
 }
 
 func FuzzMapTopic(f *testing.F) {
