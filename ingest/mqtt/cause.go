@@ -154,7 +154,8 @@ func (s *Source) explainLogin(err error) ingest.State {
 		return ingest.State{Kind: ingest.Waiting, Cause: fmt.Sprintf("%s closed the connection in place of an answer to the login", s.addr.addr),
 			Remedy: "check that this is the port of an MQTT broker without TLS, and look at the broker's log"}
 	}
-	return ingest.State{Kind: ingest.Waiting, Cause: fmt.Sprintf("login at %s: %v", s.addr.addr, err), Remedy: "look at the broker's log"}
+	return ingest.State{Kind: ingest.Waiting, Cause: fmt.Sprintf("login at %s: %v", s.addr.addr, err),
+		Remedy: "check that this is the port of an MQTT broker, and look at the broker's log"}
 }
 
 func (s *Source) explainLoss(err error) ingest.State {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-edge/holdfast/ingest"
 )
 
 func TestQueue(t *testing.T) {
@@ -123,4 +125,12 @@ func mustRead(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// TestNoBroker is told by the library that what answers is no broker, such as a NATS server.
+func TestNoBroker(t *testing.T) {
+	st := new(Source).explain(&linkError{stageLogin, errors.New("network Error : non-CONNACK first packet received")})
+	if st.Kind != ingest.Waiting || !strings.Contains(st.Remedy, "port of an MQTT broker") {
+		t.Errorf("state = %+v, want that the port is looked at", st)
+	}
 }
