@@ -222,6 +222,33 @@ func TestStalledClient(t *testing.T) {
 	}
 }
 
+// TestStalledWithinLargeMessages lets clients stop in the middle of large messages, as many as are read at once. They are closed, and others go on.
+func TestStalledWithinLargeMessages(t *testing.T) {
+	s := newSource(t, config(t, func(c *Config) { c.MaxMessage = 1 << 20 }), stateDir(t))
+	s.patience = 500 * time.Millisecond
+	r := start(t, s, &shelf{})
+	large := qos1(1, "d/x", strings.Repeat("x", 200<<10)).Append(nil, packet.V311)
+	var stalled []*device
+	for i := range 4 {
+		d, _ := connect(t, r.Source, login{id: fmt.Sprint("stalled-", i)})
+		d.send(large[:100<<10])
+		stalled = append(stalled, d)
+	}
+	poll.Until(t, patience, func() bool {
+		free := r.large.TryAcquire(1)
+		if free {
+			r.large.Release(1)
+		}
+		return !free
+	}, "all places for large messages to be taken")
+	good, _ := connect(t, r.Source, login{id: "good"})
+	good.send(large)
+	good.acks(packet.PUBACK, 1)
+	for _, d := range stalled {
+		d.closed()
+	}
+}
+
 // TestWindow holds the store. A client of MQTT 3.1.1 waits; one of MQTT 5 that sends more than it was told is thrown out, and others get answers to pings.
 func TestWindow(t *testing.T) {
 	r := run(t, config(t, func(c *Config) { c.Window = 4 }), stateDir(t))

@@ -309,10 +309,9 @@ func (c *conn) readMessage(ctx context.Context, h packet.Header) error {
 			return net.ErrClosed
 		}
 		reserved = true
-		_ = c.nc.SetReadDeadline(time.Now().Add(allowance(h.Length)))
 	}
 	body := make([]byte, h.Length)
-	_, err := io.ReadFull(c.r, body)
+	err := c.readMoving(body)
 	var p packet.Publish
 	if err == nil {
 		p, err = packet.DecodePublish(h, c.version, body)
@@ -330,6 +329,23 @@ func (c *conn) readMessage(ctx context.Context, h packet.Header) error {
 		return err
 	}
 	return c.publish(p, size, nil)
+}
+
+// readMoving reads all of b. A client that comes to a stop in it is gone, for others may wait for the place of its message.
+func (c *conn) readMoving(b []byte) error {
+	end := time.Now().Add(allowance(len(b)))
+	for len(b) > 0 {
+		until := time.Now().Add(c.s.patience)
+		if until.After(end) {
+			until = end
+		}
+		_ = c.nc.SetReadDeadline(until) // fails only when closed, as the read does then
+		n, err := c.r.Read(b)
+		if b = b[n:]; err != nil && len(b) > 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // skipMessage reads a message that is too long without keeping its payload. A client of MQTT 5 was told the limit; one of

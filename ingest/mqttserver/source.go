@@ -80,6 +80,8 @@ type Source struct {
 	intake *intake
 	large  *semaphore.Weighted // who reads a large message
 
+	patience time.Duration // how long a client may stop within a message
+
 	began       time.Time
 	heard       atomic.Int64 // when a message was stored last, in nanoseconds since began
 	redelivered atomic.Uint64
@@ -133,7 +135,7 @@ func New(o Options) (*Source, error) {
 	log := o.Log.With("source", o.Name)
 	s := &Source{name: o.Name, cfg: o.Config, dir: o.StateDir, last: o.Last, marks: o.Marks, log: log, state: ingest.NewCondition(log),
 		users: newUsers(o.Config.Users), certs: &certs{cfg: o.Config.TLS}, intake: newIntake(o.Config.Queue),
-		large: semaphore.NewWeighted(max(1, min(4, o.Config.Queue/o.Config.MaxMessage/2))), began: time.Now(), settled: make(chan []seen.Digest, 16),
+		large: semaphore.NewWeighted(max(1, min(4, o.Config.Queue/o.Config.MaxMessage/2))), patience: patienceFor, began: time.Now(), settled: make(chan []seen.Digest, 16),
 		sessions: map[string]*session{}, conns: map[*conn]bool{}, routes: map[string][]route{}, retained: map[string]*kept{}}
 	s.saver = &saver{s: s, dir: filepath.Join(o.StateDir, "sessions")}
 	s.ring = seen.NewRing(seen.NewFile(filepath.Join(o.StateDir, "delivered"), ringSlots, "mqttserver"), digestKey, func(f *seen.File, err error) {
