@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -74,6 +75,7 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 	for {
 		select {
 		case <-ctx.Done():
+			w.last(ctx)
 			return nil, ctx.Err()
 		case wish := <-f.wishes:
 			return &wish, nil
@@ -97,6 +99,29 @@ func (w *follower) interval() time.Duration {
 		return followClosely
 	}
 	return followInterval
+}
+
+// finalProof bounds the read with which a daemon that stops finds out how far the hub is.
+const finalProof = time.Second
+
+// last proves once more at an orderly stop. If another gateway of this name sends next, the hub's newest record says nothing about ours any
+// more, and what is not proven by then would be sent again.
+func (w *follower) last(ctx context.Context) {
+	if w.reading { // it ends with ctx
+		<-w.proofs
+		w.reading = false
+	}
+	if w.feed.up.link.Link().State != leaf.LinkUp {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalProof)
+	defer cancel()
+	newest, err := w.feed.read(ctx)
+	if err != nil {
+		return
+	}
+	// As in a handshake the newest record alone says where to go on: an acknowledgement under way will not be heard any more.
+	_ = w.judge(ctx, proof{newest: newest, floor: newest.pos}) // nothing follows that could be refused
 }
 
 // await waits for the read under way.

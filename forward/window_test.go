@@ -111,3 +111,30 @@ func TestAcknowledgementsDoNotArrive(t *testing.T) {
 		t.Errorf("progress = %+v, want a remedy that names the permission", p)
 	}
 }
+
+// TestStopProvesOnceMore: what the hub has acknowledged when a gateway stops in order is proven, though no read was due. If another gateway of
+// the name sends next, nothing else tells what the hub has of this one.
+func TestStopProvesOnceMore(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs a hub")
+	}
+	s := newSite(t)
+	dir := t.TempDir()
+	g := s.start("g1", dir)
+	for range 4 { // the pause between reads grows
+		g.append(5, "S")
+		s.await(patient, "FIELD")
+		poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 }, "nothing waits")
+	}
+	stream, err := g.js.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := stream.CachedInfo().State.LastSeq
+	id := g.store.ID()
+	g.close()
+	if proven, ok := Remembered(dir, id)("S"); !ok || uint64(proven) != last {
+		t.Errorf("after an orderly stop %d, %v is proven, want %d", proven, ok, last)
+	}
+}
