@@ -42,9 +42,9 @@ type linkCase struct {
 // linkCases are the links. A round trip of 2 s is too long for nats-server, which waits 2 s for the hub's first word (connectProcessTimeout).
 // Those that are not long are run side by side in `make test`.
 var linkCases = []linkCase{
-	{name: "9.6k 600ms", bits: 9600, rtt: 600 * time.Millisecond, backlog: 500, lasts: 20 * time.Second, use: 0.75, live: 8 * time.Second},
+	{name: "9.6k 600ms", bits: 9600, rtt: 600 * time.Millisecond, backlog: 500, lasts: 20 * time.Second, use: 0.75, live: 8 * time.Second, long: true},
 	{name: "64k 20ms", bits: 64e3, rtt: 20 * time.Millisecond, backlog: 5000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
-	{name: "64k 600ms", bits: 64e3, rtt: 600 * time.Millisecond, backlog: 5000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
+	{name: "64k 600ms", bits: 64e3, rtt: 600 * time.Millisecond, backlog: 5000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second, long: true},
 	{name: "1M 300ms", bits: 1e6, rtt: 300 * time.Millisecond, backlog: 40000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
 	{name: "64k cut every 6s", bits: 64e3, rtt: 100 * time.Millisecond, backlog: 3000, lasts: 20 * time.Second, faults: flap(4*time.Second, 2*time.Second), first: 4 * time.Second},
 	{name: "1M 1.8s", bits: 1e6, rtt: 1800 * time.Millisecond, backlog: 60000, lasts: 90 * time.Second, use: 0.75, live: 8 * time.Second, long: true},

@@ -32,6 +32,7 @@ type Wire struct {
 	mu     sync.Mutex // guards the fields below
 	target string
 	ln     net.Listener // nil while cut
+	held   *held        // the port while cut; nil if it could not be kept
 	conns  map[*conn]struct{}
 	closed bool
 }
@@ -75,6 +76,13 @@ func (w *Wire) Cut() {
 	if w.ln != nil {
 		_ = w.ln.Close() // nothing to lose on a listener
 		w.ln = nil
+		if !w.closed {
+			w.held, _ = hold(w.addr) // taken already: Restore tells
+		}
+	}
+	if w.closed && w.held != nil {
+		w.held.release()
+		w.held = nil
 	}
 	w.mu.Unlock()
 	w.Reset()
@@ -87,7 +95,7 @@ func (w *Wire) Restore() error {
 	if w.closed || w.ln != nil {
 		return nil
 	}
-	ln, err := net.Listen("tcp", w.addr)
+	ln, err := w.listen()
 	if err != nil {
 		return fmt.Errorf("restore wire: %w", err)
 	}
@@ -95,6 +103,14 @@ func (w *Wire) Restore() error {
 	w.wg.Add(1)
 	go w.accept(ln)
 	return nil
+}
+
+func (w *Wire) listen() (net.Listener, error) {
+	if h := w.held; h != nil {
+		w.held = nil
+		return h.listen()
+	}
+	return net.Listen("tcp", w.addr)
 }
 
 // Reset resets all connections (RST) and takes new ones as before.

@@ -101,7 +101,9 @@ func TestForwardAndClose(t *testing.T) {
 	if got, err := ask(c, "hello", 10*time.Second); got != "hello" || err != nil {
 		t.Fatalf("echo = %q, %v", got, err)
 	}
-	if s := w.Stats(); s.Up != 5 || s.Down != 5 || s.Conns != 1 || s.Accepted != 1 {
+	var s Stats
+	counted := func() bool { s = w.Stats(); return s.Up == 5 && s.Down == 5 && s.Conns == 1 && s.Accepted == 1 } // after they were written
+	if !poll.Wait(t.Context(), 10*time.Second, counted) {
 		t.Errorf("Stats() = %+v", s)
 	}
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
