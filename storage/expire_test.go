@@ -33,6 +33,7 @@ func TestKeeperExpires(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			owner := &Store{}
 			st := newStream(&Store{options: Options{Leaf: "leaf"}}, c.config)
 			st.store = owner

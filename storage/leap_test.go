@@ -63,6 +63,7 @@ func TestSequencesNeverGoBack(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t)
 			b.start()
 			b.add("a1", 1, 20)

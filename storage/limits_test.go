@@ -41,6 +41,7 @@ func TestLimitsTogether(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := newKeeperRig(t, map[string]limits{"S": c.s, "B": c.b})
 			r.k.budget, r.k.reserve = c.budget, 1<<20
 			r.mustPut("B", "b", c.putB, 1000)

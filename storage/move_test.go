@@ -45,6 +45,7 @@ func TestLeap(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t)
 			s := b.start()
 			b.add("a1", 1, 10)

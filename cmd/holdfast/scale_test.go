@@ -205,13 +205,13 @@ func size(n, small int) int {
 	return small
 }
 
-// TestManyRecords starts on 5 million records of 200 bytes (200,000 without -full): a device is acknowledged within 2 s, in at most 80 MB.
+// TestManyRecords starts on 5 million records of 200 bytes (100,000 without -full): a device is acknowledged within 2 s, in at most 80 MB.
 func TestManyRecords(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: builds a daemon and fills a store, not done with -short")
 	}
 	s := newScale(t, t.TempDir(), "", 1, "4GiB")
-	n := size(5_000_000, 200_000)
+	n := size(5_000_000, 100_000)
 	s.fill(n, 200)
 	d, first := s.start(0)
 	d.until(2*time.Minute, "the store is attached", func(r status.Report) bool { return running(r) })
@@ -235,7 +235,7 @@ func TestManyFullStreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: builds a daemon and fills 100 streams, not done with -short")
 	}
-	streams := size(100, 20)
+	streams := size(100, 10)
 	s := newScale(t, t.TempDir(), "", streams, "1MiB")
 	s.fill(4000, 200)
 	d, first := s.start(int64(size(256, 128)) << 20)
@@ -300,7 +300,7 @@ func TestBacklogInLittleMemory(t *testing.T) {
 	d.stop()
 }
 
-// TestTwoDaysAtSpeed captures what 50 records a second make in 48 hours (60,000 records without -full) as fast as it goes, while the wall clock goes along
+// TestTwoDaysAtSpeed captures what 50 records a second make in 48 hours (40,000 records without -full) as fast as it goes, while the wall clock goes along
 // with it: memory and files stay what they were after a fifth of it, and the account balances.
 func TestTwoDaysAtSpeed(t *testing.T) {
 	if testing.Short() {
@@ -312,7 +312,7 @@ func TestTwoDaysAtSpeed(t *testing.T) {
 	}
 	// A stream that is full after a tenth of it, so that most of the time the oldest records go.
 	const perSecond, chunk, record = 50, 2000, 200
-	n := size(48*3600*perSecond, 60_000)
+	n := size(48*3600*perSecond, 40_000)
 	raw, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
