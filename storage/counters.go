@@ -244,6 +244,20 @@ func (c *counters) pass(stream string, to Position) {
 	_ = c.committed(entry{Stream: stream, Position: to}) // only a gap record can be refused
 }
 
+// lost counts what was acknowledged at the positions from first to last and is gone with the journal, as far as it is not counted. Whose records they were
+// nobody knows. Missing will find that the stream does not hold them.
+func (c *counters) lost(stream string, first, last Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stream(stream)
+	for at := max(first, s.Position+1); at <= last; at++ {
+		s.Held.add(at, false)
+		s.Stored++
+		s.Position = at
+		c.dirty = true
+	}
+}
+
 // reject counts records that were refused for good.
 func (c *counters) reject(source string, n uint64) {
 	c.mu.Lock()

@@ -52,7 +52,7 @@ func (s *Store) openJournal(trusted bool) error {
 	if found.Resize {
 		s.log.Info("the journal gets its new size when it is empty at a start")
 	}
-	if err := s.readRing(); err != nil {
+	if err := s.readRing(Position(lost / leastEntry)); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	for _, st := range s.streams {
@@ -70,8 +70,9 @@ func (s *Store) openJournal(trusted bool) error {
 	return s.catalog.set(s.young)
 }
 
-// readRing looks through the entries of the ring: which sequences they have, and what was counted before. Streams get their incarnation.
-func (s *Store) readRing() error {
+// readRing looks through the entries of the ring: which sequences they have, and what was counted before. Streams get their incarnation. So many entries, at
+// most, cannot be read any more: those between two that can are counted, and a recount finds them missing.
+func (s *Store) readRing(lost Position) error {
 	for _, st := range s.streams {
 		e, _ := s.catalog.of(st.name())
 		st.incarnation = e.Incarnation
@@ -92,6 +93,9 @@ func (s *Store) readRing() error {
 			if r.st.first == 0 {
 				r.st.first = r.at
 				r.st.known = s.counters.position(r.st.name()) >= r.at-1
+			}
+			if hole := r.at - min(r.st.next, r.at); hole > 0 && hole <= lost && r.st.next > 0 && r.st.known {
+				s.counters.lost(r.st.name(), r.st.next, r.at-1)
 			}
 			r.st.next = max(r.st.next, r.at+1)
 			r.st.wait(1, r.size())
