@@ -153,7 +153,7 @@ func TestStreamLeavesTheConfiguration(t *testing.T) {
 			aside := 0
 			f, err := os.Open(filepath.Join(s.Home(), "quarantine", "B"))
 			if err == nil {
-				err = errors.Join(readQuarantine(f, func(q Quarantined) { aside++ }), f.Close())
+				err = errors.Join(s.quarantine.read(f, func(q Quarantined) { aside++ }), f.Close())
 			}
 			b.options.Sources["b1"] = "B" // for captured
 			if there {

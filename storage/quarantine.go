@@ -4,9 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +22,8 @@ import (
 	"github.com/holdfast-edge/holdfast/storage/journal"
 )
 
-// Quarantined is a record that was acknowledged and cannot go into its stream: one line, in JSON, of the file quarantine/<stream>.
+// Quarantined is a record that was acknowledged and cannot go into its stream: one line, in JSON, of the file quarantine/<stream>. In an encrypted store the line is
+// a sealedLine that holds it.
 type Quarantined struct {
 	Stream      string    `json:"stream"`
 	Incarnation uint64    `json:"incarnation"` // of the stream that it was meant for
@@ -34,6 +40,55 @@ type Quarantined struct {
 type quarantine struct {
 	dir   string
 	files map[string]*quarantineFile
+	aead  cipher.AEAD // nil: the store is not encrypted
+}
+
+// sealedLine is a line of the quarantine of an encrypted store: the JSON of a Quarantined behind a random nonce, by AES-256-GCM under a key of the quarantine's own.
+type sealedLine struct {
+	Sealed []byte `json:"sealed"`
+}
+
+// encrypt makes lines encrypted from now on, by a key that is made of the store's.
+func (q *quarantine) encrypt(key []byte) error {
+	own, err := hkdf.Key(sha256.New, key, nil, "holdfast quarantine", 32)
+	if err != nil {
+		return fmt.Errorf("derive the quarantine's key: %w", err)
+	}
+	b, err := aes.NewCipher(own)
+	if err == nil {
+		q.aead, err = cipher.NewGCMWithRandomNonce(b)
+	}
+	if err != nil {
+		return fmt.Errorf("derive the quarantine's key: %w", err)
+	}
+	return nil
+}
+
+// line writes a record as a line.
+func (q *quarantine) line(r Quarantined) ([]byte, error) {
+	line, err := json.Marshal(r)
+	if err != nil || q.aead == nil {
+		return line, err
+	}
+	return json.Marshal(sealedLine{q.aead.Seal(nil, nil, line, nil)})
+}
+
+// parse reads a line; false if it is cut off or of another key. Lines that were written before they were encrypted are read, too.
+func (q *quarantine) parse(line []byte) (r Quarantined, ok bool) {
+	var s sealedLine
+	if json.Unmarshal(line, &s) != nil {
+		return r, false
+	}
+	if s.Sealed != nil {
+		if q.aead == nil {
+			return r, false
+		}
+		var err error
+		if line, err = q.aead.Open(nil, nil, s.Sealed, nil); err != nil {
+			return r, false
+		}
+	}
+	return r, json.Unmarshal(line, &r) == nil
 }
 
 type quarantineFile struct {
@@ -57,22 +112,53 @@ func (q *quarantine) open(stream string) (*quarantineFile, error) {
 		return nil, err
 	}
 	q.files[stream] = &quarantineFile{f: f, have: map[[2]uint64]bool{}}
-	return q.files[stream], readQuarantine(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true })
+	return q.files[stream], q.read(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true })
 }
 
-// readQuarantine reads what a file holds. A line that was cut off is passed over.
-func readQuarantine(f *os.File, fn func(Quarantined)) error {
+// read reads what a file holds. A line that was cut off is passed over.
+func (q *quarantine) read(f *os.File, fn func(Quarantined)) error {
 	lines := bufio.NewReader(f)
 	for {
 		line, err := lines.ReadBytes('\n')
-		var r Quarantined
-		if json.Unmarshal(line, &r) == nil {
+		if r, ok := q.parse(line); ok {
 			fn(r)
 		}
 		if err != nil {
 			return nil // the end, or as good as
 		}
 	}
+}
+
+// readQuarantine reads what was set aside in a data directory; keyFile is the file of an encrypted store's key.
+func readQuarantine(dir, keyFile string) ([]Quarantined, error) {
+	q := quarantine{dir: filepath.Join(dir, "store", "quarantine")}
+	if keyFile != "" {
+		key, err := readKey(keyFile)
+		if err == nil {
+			err = q.encrypt(key)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var all []Quarantined
+	names, err := os.ReadDir(q.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the quarantine: %w", err)
+	}
+	for _, n := range names {
+		f, err := os.Open(filepath.Join(q.dir, n.Name()))
+		if err == nil {
+			err = errors.Join(q.read(f, func(r Quarantined) { all = append(all, r) }), f.Close())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the quarantine: %w", err)
+		}
+	}
+	return all, nil
 }
 
 // add sets a record aside. fresh: it was not there yet.
@@ -89,7 +175,7 @@ func (q *quarantine) add(r Quarantined) (fresh bool, err error) {
 	if f.have[key] {
 		return false, nil
 	}
-	line, err := json.Marshal(r)
+	line, err := q.line(r)
 	if err != nil {
 		return false, err
 	}

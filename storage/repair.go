@@ -26,11 +26,13 @@ type RepairedBlock struct {
 type RepairReport struct {
 	Dir    string          `json:"dir"`
 	Blocks []RepairedBlock `json:"blocks"`
+
+	Quarantined []Quarantined `json:"quarantined,omitempty"` // what was set aside, decrypted; it stays where it is
 }
 
 // Repair puts damaged blocks of all streams of a data directory right, also of those that a start leaves alone, and keeps the blocks as they were in
 // store/damaged. Whole records stay where they are, with their sequence; the next start finds what is gone missing and writes gap records. With dryRun
-// it only says what it would do. keyFile is the file of an encrypted store's key. ErrLocked while a daemon runs on the directory, ErrFormat if a newer version wrote it.
+// it only says what it would do. What is in the quarantine is given back in the report. keyFile is the file of an encrypted store's key. ErrLocked while a daemon runs on the directory, ErrFormat if a newer version wrote it.
 func Repair(dir, keyFile string, dryRun bool) (RepairReport, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -48,6 +50,9 @@ func Repair(dir, keyFile string, dryRun bool) (RepairReport, error) {
 	}
 	key, err := blocksKey(dir, keyFile)
 	if err != nil {
+		return r, fmt.Errorf("repair store: %w", err)
+	}
+	if r.Quarantined, err = readQuarantine(dir, keyFile); err != nil {
 		return r, fmt.Errorf("repair store: %w", err)
 	}
 	streams, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", "*"))

@@ -178,6 +178,11 @@ func (s *Store) open() error {
 	if err := s.openKey(fresh); err != nil {
 		return err
 	}
+	if s.key != nil {
+		if err := s.quarantine.encrypt(s.key); err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
+	}
 	if err := s.distrust(); err != nil {
 		return err
 	}

@@ -54,6 +54,9 @@ func repairCommand(_ context.Context, args []string, std stdio) error {
 		}
 		fmt.Fprintln(out)
 	}
+	if n := len(r.Quarantined); n > 0 {
+		fmt.Fprintf(out, "%d acknowledged records are in store/quarantine, which could not go into their streams: --json has them\n", n)
+	}
 	switch {
 	case len(r.Blocks) == 0:
 		fmt.Fprintln(out, "nothing is damaged")
