@@ -35,7 +35,7 @@ const (
 
 const gatewayConfig = `leaf: {name: pump-07, data: /data/store}
 hub: {urls: ["nats://pump-07:secret@HUB"]}
-storage: {budget: 64MiB, reserve_free: 8MiB}
+storage: {budget: 40MiB, reserve_free: 8MiB, journal: {size: 16MiB}}
 streams:
   - {name: SENSORS, max_bytes: 16MiB, when_full: refuse}
   - {name: EVENTS, max_bytes: 16MiB, when_full: refuse, forward: {mode: mirror}}
@@ -93,7 +93,7 @@ func newGateway(t *testing.T) *gateway {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closing(t, g.disk.Close()) })
-	g.disk.Tune(disk.Tuning{FlushLatency: 5 * time.Millisecond, WriteLatency: 100 * time.Microsecond}) // an SD card
+	g.disk.Tune(disk.Tuning{FlushLatency: 25 * time.Millisecond, WriteLatency: 200 * time.Microsecond}) // a slow SD card, so that cuts find it at work
 
 	binary := g.file("holdfast")
 	command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/holdfast")
@@ -241,7 +241,7 @@ func (g *gateway) run() {
 				g.mu.Unlock()
 			}
 			select {
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
 			}
 		}
@@ -297,7 +297,7 @@ func TestMachinePowerCuts(t *testing.T) {
 	if meter.double > 0 || meter.disordered > 0 || meter.arrived == 0 {
 		t.Error("the account of the serial line does not balance")
 	}
-	if dirty == 0 {
+	if dirty == 0 && *cuts >= 10 {
 		t.Error("every cut found an idle disk: the rig did not test a cut")
 	}
 }

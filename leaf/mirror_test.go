@@ -80,7 +80,7 @@ func TestBucketsOfApplicationsAtTheHub(t *testing.T) {
 	if e, err := kv.Get(ctx, "pump"); err != nil || string(e.Value()) != "off" {
 		t.Errorf("pump at the hub: %v, %v", e, err)
 	}
-	poll.Until(t, patience, func() bool {
+	poll.Until(t, 4*patience, func() bool {
 		store, err := there.ObjectStore(ctx, "FILES")
 		if err != nil {
 			return false

@@ -61,14 +61,22 @@ func assertUnmounted(t *testing.T, dir string) {
 	if bytes.Contains(mounts, []byte(dir)) {
 		t.Errorf("still mounted in %s:\n%s", dir, mounts)
 	}
-	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, loop := range loops {
-		if backing, err := os.ReadFile(loop); err == nil && bytes.Contains(backing, []byte(dir)) {
-			t.Errorf("%s still uses %s", loop, backing)
+	var used string
+	free := func() bool { // the kernel lets go of a loop device a moment after its file system
+		loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, loop := range loops {
+			if backing, err := os.ReadFile(loop); err == nil && bytes.Contains(backing, []byte(dir)) {
+				used = fmt.Sprintf("%s still uses %s", loop, backing)
+				return false
+			}
+		}
+		return true
+	}
+	if !poll.Wait(t.Context(), 10*time.Second, free) {
+		t.Error(used)
 	}
 }
 
