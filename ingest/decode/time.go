@@ -6,7 +6,6 @@ import (
 	"math/big"
 	"strings"
 	"time"
-	_ "time/tzdata" // zones on machines without the package tzdata; 450 KB
 )
 
 // Words for how a time is written, beside a layout.
@@ -83,7 +82,7 @@ func newClock(c Time) (*clock, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, fmt.Errorf("zone %q is not known here", name)
+		return nil, fmt.Errorf("zone %q is not known here: write it as in Europe/Berlin, and see that the system has its zones (Debian: package tzdata)", name)
 	}
 	if c.needsZone() {
 		if strings.Contains(c.Layout, "MST") {
