@@ -114,9 +114,6 @@ func (k *keeper) setLimits(ctx context.Context, name string, l limits) error {
 	}
 	k.mu.Unlock()
 	release()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	signal(k.wake)
 	return nil
 }

@@ -34,8 +34,8 @@ func (r GapReason) givesUp() bool { return r == GapDropOldest || r == GapExpired
 // first and last are sequence numbers of the leaf's stream. count is the number of captured records lost between them: epoch records, gap records,
 // placeholders and sequence numbers that never held a record do not count. Some of the lost may be at the hub all the same, if they got there and
 // the confirmation did not come back, so the count is the most that can be missing. When a gap record is itself among what is given up, the new
-// record covers it: first reaches back to the old one's, count includes its count, which merged repeats; of two gap records where one's range
-// encloses the other's only the enclosing one counts. from and to are the earliest and latest wall time of the ends, as their headers say it;
+// record covers it: first reaches back to the old one's, count includes its count, which merged repeats. If the old one arrived all the same, its count is
+// taken off again: it did when its own position lies within a newer one's range, while ranges that enclose each other say nothing. from and to are the earliest and latest wall time of the ends, as their headers say it;
 // absent if unknown.
 type GapRecord struct {
 	Stream string    `json:"stream"`
