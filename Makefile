@@ -11,6 +11,7 @@ TEST_P       ?= 2
 TEST_TIMEOUT ?= 20m
 FUZZ_TIME    ?= 60s
 CUTS         ?= 200
+LONG         ?= 0
 MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
@@ -77,8 +78,8 @@ jetstream: ## walk the examples of docs/JETSTREAM.md with the stock nats tool
 fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz
 
-powercut: test-deps ## CUTS power cuts with a hub attached
-	$(GO) test -count=1 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS)
+powercut: test-deps ## CUTS power cuts with a hub attached; LONG=30m adds lives of minutes
+	$(GO) test -count=1 -parallel 4 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS) -long $(LONG)
 
 image-test: test-deps ## the package's life, and MACHINE_CUTS power cuts of a whole emulated machine
 	$(GO) test -count=1 -timeout 4h -v ./image -cuts $(MACHINE_CUTS)

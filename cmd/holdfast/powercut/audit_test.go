@@ -18,6 +18,7 @@ type arrival struct {
 	stream string // of the leaf
 	id     string
 	number string // as the device gave it; epoch and gap records have none
+	told   uint64 // of a gap record: how many records it tells of that none before did
 }
 
 func newArrival(stream, id string, data []byte) arrival {
@@ -25,7 +26,13 @@ func newArrival(stream, id string, data []byte) arrival {
 	if _, err := strconv.ParseUint(number, 10, 64); err != nil {
 		number = ""
 	}
-	return arrival{stream: stream, id: id, number: number}
+	a := arrival{stream: stream, id: id, number: number}
+	if parsed, err := storage.ParseID(id); err == nil && parsed.Source == storage.GapSource {
+		if g, err := storage.ParseGap(data); err == nil {
+			a.told = g.Count - g.Merged
+		}
+	}
+	return a
 }
 
 // report is the account of a series of power cuts.
@@ -41,13 +48,16 @@ type report struct {
 	Double      int // one ID twice at the hub, or one acknowledged record under two IDs
 	Redelivered int // records that were never acknowledged, stored all the same, and sent by their device again
 	Disordered  int // records of one source that arrived behind a later one
+	Dropped     int // given up by a full stream, of which gap records at the hub tell
+	Rejected    int // refused for good, as the leaf counts them
+	Unbalanced  int // accounts that do not add up: received = stored + rejected, stored = forwarded + waiting + dropped
 	examples    []string
 }
 
 // counts returns the account in one line.
 func (r report) counts() string {
-	return fmt.Sprintf("cuts %d, acknowledged %d, on the leaf %d, at the hub %d, hub ahead of the cut by %d, brought back after %d cuts: lost %d, missing %d, double %d, out of order %d (never acknowledged and sent again %d)",
-		r.Cuts, r.Acked, r.OnLeaf, r.Arrived, r.Ahead, r.Replays, r.Lost, r.Missing, r.Double, r.Disordered, r.Redelivered)
+	return fmt.Sprintf("cuts %d, acknowledged %d, on the leaf %d, at the hub %d, hub ahead of the cut by %d, brought back after %d cuts: lost %d, missing %d, double %d, out of order %d, accounts wrong %d (never acknowledged and sent again %d, dropped with a gap record %d, rejected %d)",
+		r.Cuts, r.Acked, r.OnLeaf, r.Arrived, r.Ahead, r.Replays, r.Lost, r.Missing, r.Double, r.Disordered, r.Unbalanced, r.Redelivered, r.Dropped, r.Rejected)
 }
 
 // String returns the account with examples of what is wrong.
@@ -67,6 +77,9 @@ func (r *report) add(o report) {
 	r.Double += o.Double
 	r.Redelivered += o.Redelivered
 	r.Disordered += o.Disordered
+	r.Dropped += o.Dropped
+	r.Rejected += o.Rejected
+	r.Unbalanced += o.Unbalanced
 	for _, e := range o.examples {
 		r.example("%s", e)
 	}
@@ -76,6 +89,11 @@ func (r *report) example(format string, args ...any) {
 	if len(r.examples) < 8 {
 		r.examples = append(r.examples, fmt.Sprintf(format, args...))
 	}
+}
+
+// wrong says whether anything is not as it was promised.
+func (r report) wrong() bool {
+	return r.Lost > 0 || r.Missing > 0 || r.Double > 0 || r.Disordered > 0 || r.Unbalanced > 0
 }
 
 // audit counts what is wrong with what arrived. acked maps the ID of each acknowledged record to its device's number; onLeaf holds what the leaf has in the end.

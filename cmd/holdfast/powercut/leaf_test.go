@@ -35,9 +35,12 @@ type spec struct {
 	Data    string
 	Hub     []string // empty: no link
 	Devices []device
-	Small   bool // the streams hold little and records are large, so that the store makes room all the time
-	Sealed  bool // everything on disk is encrypted
-	Batch   int  // a device sends 1 to Batch records at once
+	Small   bool          // the streams hold little and records are large, so that the store makes room all the time
+	Sealed  bool          // everything on disk is encrypted
+	Packed  bool          // blocks are compressed
+	Drops   bool          // streams that are full give up their oldest records
+	Rest    time.Duration // between two batches of a device, at most; zero: a few milliseconds
+	Batch   int           // a device sends 1 to Batch records at once
 	Fault   fault
 	Listen  string // address of an MQTT server, whose devices are in the parent; empty: none
 }
@@ -104,7 +107,7 @@ func (c *child) run(ctx context.Context) error {
 	if s.Listen != "" {
 		streams[mqttSource] = sourced
 	}
-	options := storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(s.Small), Streams: streamConfigs(s.Small), Sources: streams, Log: c.log}
+	options := storage.Options{Leaf: s.Name, Dir: s.Data, Config: storageConfig(s.Small), Streams: streamConfigs(s), Sources: streams, Log: c.log}
 	if s.Sealed {
 		options.Key = filepath.Join(filepath.Dir(s.Data), "key")
 		if err := os.WriteFile(options.Key, []byte("the key of a test, long enough\n"), 0o600); err != nil {
@@ -116,6 +119,9 @@ func (c *child) run(ctx context.Context) error {
 		return err
 	}
 	c.say("epoch %s %d", store.ID(), store.Epoch())
+	if err := c.tell(store); err != nil {
+		return err
+	}
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	var writers errgroup.Group
@@ -143,10 +149,16 @@ func (c *child) run(ctx context.Context) error {
 	if err := store.Attach(ctx, storage.Server{JetStream: js, Restart: srv.RestartJetStream, Forwarded: uplink.Forwarded}); err != nil {
 		return err
 	}
+	if s.Packed {
+		if err := compress(ctx, js); err != nil {
+			return err
+		}
+	}
 	if err := c.dump(ctx, js); err != nil {
 		return err
 	}
 	var g errgroup.Group
+	g.Go(func() error { c.audit(ctx, store); return nil })
 	g.Go(func() error {
 		err := c.link(ctx, nc, js, srv, uplink)
 		if err != nil {
@@ -192,6 +204,10 @@ func (c *child) obey(ctx context.Context, store *storage.Store, js jetstream.Jet
 			if err := c.dump(ctx, js); err != nil {
 				return err
 			}
+		case "account":
+			if err := c.tell(store); err != nil {
+				return err
+			}
 		}
 	}
 	return in.Err()
@@ -204,7 +220,14 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 	if c.spec.Small {
 		padding = 2000
 	}
+	rest := int64(cmp.Or(c.spec.Rest, 8*time.Millisecond))
 	for ctx.Err() == nil {
+		if rand.IntN(30) == 0 {
+			seq++
+			if err := c.reject(ctx, store, d, seq); err != nil {
+				return err
+			}
+		}
 		batch := make([]storage.Record, 1+rand.IntN(c.spec.Batch))
 		for i := range batch {
 			batch[i] = storage.Record{
@@ -228,8 +251,23 @@ func (c *child) send(ctx context.Context, store *storage.Store, d device) error 
 		c.say("ack %s %s %d %d %d %d", d.Name, store.ID(), store.Epoch(), seq+1, d.Next, len(batch))
 		seq += uint64(len(batch))
 		d.Next += uint64(len(batch))
-		pause(ctx, time.Duration(rand.IntN(8))*time.Millisecond)
+		pause(ctx, time.Duration(rand.Int64N(rest)))
 	}
+	return nil
+}
+
+// reject has the store refuse a record for good, as it does with what a device sends and the stream can never take.
+func (c *child) reject(ctx context.Context, store *storage.Store, d device, seq uint64) error {
+	err := store.Append(ctx, storage.Record{Stream: d.Stream, Source: d.Name, Seq: seq, Time: time.Now(), Tail: ".."})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if !errors.Is(err, storage.ErrInvalid) {
+		c.say("error append of a record that cannot be: %v", err)
+		return fmt.Errorf("append of a record that cannot be: %w", err)
+	}
+	store.Reject(d.Name, 1)
+	c.say("reject %s", d.Name)
 	return nil
 }
 

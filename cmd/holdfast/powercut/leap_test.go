@@ -51,7 +51,7 @@ func TestPowerCutsDuringLeap(t *testing.T) {
 	r.untilAcked(100)
 	account := r.finish(t.Context(), patience)
 	t.Logf("cut in %d leaps: %v", leaps, account)
-	if account.Lost > 0 || account.Missing > 0 || account.Double > 0 || account.Disordered > 0 {
+	if account.wrong() {
 		t.Error("the account does not balance")
 	}
 	if leaps == 0 {

@@ -44,6 +44,10 @@ type life struct {
 	holds   []string        // data of the MQTT devices' records in that dump, in order
 	dumps   int
 	stopped bool
+	opened  account           // when the store was opened
+	account account           // the newest
+	told    int               // accounts
+	rejects map[string]uint64 // by source, of this life
 	faults  []string
 	stderr  bytes.Buffer
 }
@@ -59,7 +63,7 @@ func startLife(t *testing.T, s spec) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &life{t: t, leaf: s.Name, cmd: exec.Command(self, leafArg, string(text)), ended: make(chan struct{}), has: map[string]bool{}}
+	l := &life{t: t, leaf: s.Name, cmd: exec.Command(self, leafArg, string(text)), ended: make(chan struct{}), has: map[string]bool{}, rejects: map[string]uint64{}}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	l.cmd.Stderr = lockedWriter{l}
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
@@ -113,6 +117,17 @@ func (l *life) hear(line string) {
 		}
 	case "epoch":
 		l.epoch = rest
+	case "reject":
+		l.rejects[rest]++
+	case "account":
+		var a account
+		if err := json.Unmarshal([]byte(rest), &a); err != nil {
+			l.faults = append(l.faults, fmt.Sprintf("line %q: %v", line, err))
+		}
+		if l.account = a; l.told == 0 {
+			l.opened = a
+		}
+		l.told++
 	case "has":
 		l.has[rest] = true
 	case "holds":
@@ -180,6 +195,13 @@ func (l *life) acknowledged() []ack {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.acks)
+}
+
+// accounts returns how many accounts the process has given.
+func (l *life) accounts() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told
 }
 
 // log returns the last lines that the process logged.

@@ -21,7 +21,8 @@ import (
 )
 
 var (
-	cuts = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small, with a small journal, and makes room and gives checkpoints all the time; every second one is encrypted")
+	cuts = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small, with a small journal, and makes room and gives checkpoints all the time; every second one is encrypted, every second one compressed, every fourth one drops its oldest records")
+	long = flag.Duration("long", 0, "how long TestPowerCutsOfLongLives goes on; 0: it is skipped")
 	seed = flag.Uint64("seed", 0, "seed of the cuts' instants and survivors; 0 picks one and prints it")
 )
 
@@ -58,14 +59,17 @@ const (
 
 func streamNames() []string { return []string{sourced, mirrored} }
 
-func streamConfigs(small bool) []storage.StreamConfig {
-	bytes, keep := int64(24<<20), 24*time.Hour
-	if small {
+func streamConfigs(s spec) []storage.StreamConfig {
+	bytes, keep, full := int64(24<<20), 24*time.Hour, storage.Refuse
+	if s.Small {
 		bytes, keep = 1<<20, 0
+	}
+	if s.Drops {
+		full = storage.DropOldest
 	}
 	var all []storage.StreamConfig
 	for _, name := range streamNames() {
-		all = append(all, storage.StreamConfig{Name: name, MaxBytes: bytes, KeepForwarded: keep, WhenFull: "refuse"})
+		all = append(all, storage.StreamConfig{Name: name, MaxBytes: bytes, KeepForwarded: keep, WhenFull: full})
 	}
 	return all
 }
@@ -159,7 +163,10 @@ func TestPowerCuts(t *testing.T) {
 	var total report
 	for i, leaf := range leaves {
 		begun := time.Now()
-		r := newRig(t, h, leaf, first+uint64(i), func(s *spec) { s.Small, s.Sealed = i%2 == 1, i%4 == 0 || i%4 == 3 })
+		r := newRig(t, h, leaf, first+uint64(i), func(s *spec) {
+			s.Small, s.Sealed = i%2 == 1, i%4 == 0 || i%4 == 3
+			s.Packed, s.Drops = i%8 == 1 || i%8 == 2 || i%8 == 4 || i%8 == 7, i%4 == 3
+		})
 		for range min(cutsPerStore, *cuts-i*cutsPerStore) {
 			r.live()
 			r.cut(r.mode(), r.rand.IntN(2) == 0)
@@ -175,7 +182,7 @@ func TestPowerCuts(t *testing.T) {
 		total.add(account)
 	}
 	t.Log(total)
-	if total.Lost > 0 || total.Missing > 0 || total.Double > 0 || total.Disordered > 0 {
+	if total.wrong() {
 		t.Error("the account does not balance")
 	}
 	if total.Ahead > 0 {

@@ -31,10 +31,10 @@ func TestAudit(t *testing.T) {
 		{"twice", at(a1, a2, a2, b1, a3), acked, all, report{Arrived: 5, Double: 1, Redelivered: 1}},
 		{"epochs out of order", at(a1, a3, a2, b1), acked, all, report{Arrived: 4, Disordered: 1}},
 		{"records out of order", at(a2, a1, a3, b1), acked, all, report{Arrived: 4, Disordered: 1}},
-		{"sent again", []arrival{{"S", a1, "1"}, {"S", a2, "2"}, {"S", a3, "2"}, {"S", b1, "1"}}, map[string]uint64{a1: 1, a3: 2}, all, report{Arrived: 4, Redelivered: 1}},
-		{"acknowledged twice", []arrival{{"S", a1, "1"}, {"S", a2, "2"}, {"S", a3, "2"}, {"S", b1, "1"}}, map[string]uint64{a1: 1, a2: 2, a3: 2}, all, report{Arrived: 4, Double: 1, Redelivered: 1}},
-		{"same source in two streams", []arrival{{"S", a3, "3"}, {"T", a1, "1"}, {"T", a2, "2"}, {"S", b1, "1"}}, acked, all, report{Arrived: 4}},
-		{"no ID", []arrival{{"S", a1, "1"}, {"S", a2, "2"}, {"S", "", "2"}, {"S", a3, "3"}, {"S", b1, "1"}}, acked, all, report{Arrived: 5, Disordered: 1}},
+		{"sent again", []arrival{{stream: "S", id: a1, number: "1"}, {stream: "S", id: a2, number: "2"}, {stream: "S", id: a3, number: "2"}, {stream: "S", id: b1, number: "1"}}, map[string]uint64{a1: 1, a3: 2}, all, report{Arrived: 4, Redelivered: 1}},
+		{"acknowledged twice", []arrival{{stream: "S", id: a1, number: "1"}, {stream: "S", id: a2, number: "2"}, {stream: "S", id: a3, number: "2"}, {stream: "S", id: b1, number: "1"}}, map[string]uint64{a1: 1, a2: 2, a3: 2}, all, report{Arrived: 4, Double: 1, Redelivered: 1}},
+		{"same source in two streams", []arrival{{stream: "S", id: a3, number: "3"}, {stream: "T", id: a1, number: "1"}, {stream: "T", id: a2, number: "2"}, {stream: "S", id: b1, number: "1"}}, acked, all, report{Arrived: 4}},
+		{"no ID", []arrival{{stream: "S", id: a1, number: "1"}, {stream: "S", id: a2, number: "2"}, {stream: "S", id: "", number: "2"}, {stream: "S", id: a3, number: "3"}, {stream: "S", id: b1, number: "1"}}, acked, all, report{Arrived: 5, Disordered: 1}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

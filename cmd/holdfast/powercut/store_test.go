@@ -31,24 +31,25 @@ type rig struct {
 	spec spec
 	dir  string // of disks and images
 
-	disk   *disk.Disk
-	life   *life
-	wire   *wire.Wire // the link of the present life
-	watch  *watch
-	epochs map[string]bool   // used by earlier lives
-	acked  map[string]uint64 // ID -> number, of everything acknowledged before a cut
-	cuts   int
-	lost   report
-	letsGo bool // the store may remove records that the hub holds
+	disk     *disk.Disk
+	life     *life
+	wire     *wire.Wire // the link of the present life
+	watch    *watch
+	epochs   map[string]bool   // used by earlier lives
+	acked    map[string]uint64 // ID -> number, of everything acknowledged before a cut
+	rejected map[string]uint64 // by source, of all lives that were cut
+	cuts     int
+	lost     report
+	letsGo   bool // the store may remove records that the hub holds
 }
 
 // newRig starts the first life of a leaf, on an empty disk. Without a hub it has no link.
 func newRig(t *testing.T, h *hub.Cluster, leaf string, seed uint64, change func(*spec)) *rig {
 	t.Helper()
-	r := &rig{t: t, rand: rand.New(rand.NewPCG(seed, 1)), hub: h, dir: t.TempDir(), acked: map[string]uint64{}, epochs: map[string]bool{}}
+	r := &rig{t: t, rand: rand.New(rand.NewPCG(seed, 1)), hub: h, dir: t.TempDir(), acked: map[string]uint64{}, rejected: map[string]uint64{}, epochs: map[string]bool{}}
 	r.spec = spec{Name: leaf, Devices: devices(), Batch: 20}
 	change(&r.spec)
-	r.letsGo = r.spec.Small
+	r.letsGo = r.spec.Small || r.spec.Rest > 0
 	if h != nil {
 		var err error
 		if r.js, err = h.JetStream(); err != nil {
@@ -109,11 +110,12 @@ func (r *rig) settle() {
 	if r.life.logged("records were brought back") {
 		r.lost.Replays++
 	}
+	r.life.mu.Lock()
+	defer r.life.mu.Unlock()
+	r.opened()
 	if r.letsGo {
 		return
 	}
-	r.life.mu.Lock()
-	defer r.life.mu.Unlock()
 	for id := range r.acked {
 		if !r.life.has[id] {
 			r.lost.Lost++
@@ -134,6 +136,9 @@ func (r *rig) cut(mode disk.Mode, silently bool) {
 		r.t.Fatal(err)
 	}
 	r.unplug(silently)
+	for source, n := range r.life.rejects { // nothing is said any more
+		r.rejected[source] += n
+	}
 	if r.epochs[r.life.epoch] {
 		r.t.Errorf("cut %d: store and epoch %s were used before", r.cuts, r.life.epoch)
 	}
@@ -179,10 +184,28 @@ func (r *rig) untilAcked(n int) {
 func (r *rig) untilArrived() {
 	r.t.Helper()
 	r.untilAcked(1)
-	first := r.life.acknowledged()[0].id.String()
-	if !poll.Wait(r.t.Context(), patience, func() bool { return r.watch.holds(first) }) {
-		r.t.Fatalf("%s is not at the hub %v after cut %d\n%s", first, patience, r.cuts, r.life.log())
+	arrived := func() bool {
+		if !r.spec.Drops {
+			return r.watch.holds(r.life.acknowledged()[0].id.String())
+		}
+		return slices.ContainsFunc(r.life.acknowledged(), func(a ack) bool { return r.watch.holds(a.id.String()) })
 	}
+	if !poll.Wait(r.t.Context(), patience, arrived) {
+		r.t.Fatalf("no record of this life is at the hub %v after cut %d\n%s", patience, r.cuts, r.life.log())
+	}
+}
+
+// untilForwarded waits until the leaf's account says that nothing waits, or patience ends.
+func (r *rig) untilForwarded(patience time.Duration) {
+	r.t.Helper()
+	_ = poll.Wait(r.t.Context(), patience, func() bool { // what waits in the end is counted by the audit
+		before := r.life.accounts()
+		r.life.say("account")
+		r.life.until("an account", func() bool { return r.life.told > before })
+		r.life.mu.Lock()
+		defer r.life.mu.Unlock()
+		return r.life.account.waiting() == 0
+	})
 }
 
 // finish stops the devices, waits until everything has arrived or patience ends, and returns the account.
@@ -195,18 +218,30 @@ func (r *rig) finish(ctx context.Context, patience time.Duration) report {
 	r.remember(r.life.acknowledged())
 	onLeaf := maps.Clone(r.life.has) // nothing is said any more
 	// What has not arrived in time is counted by the audit.
-	_ = poll.Wait(ctx, patience, func() bool { return holdsAll(r.watch, r.acked) && holdsAll(r.watch, onLeaf) })
+	_ = poll.Wait(ctx, patience, func() bool { return (r.spec.Drops || holdsAll(r.watch, r.acked)) && holdsAll(r.watch, onLeaf) })
+	r.untilForwarded(patience)
 	total := r.lost
 	total.Cuts, total.Acked, total.OnLeaf = r.cuts, len(r.acked), len(onLeaf)
 	arrived, err := r.atHub(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	total.audit(arrived, r.acked, onLeaf)
+	acked, dropped := r.acked, 0
+	if r.spec.Drops { // what is nowhere must have been told of
+		acked = maps.Clone(r.acked)
+		maps.DeleteFunc(acked, func(id string, _ uint64) bool { return !onLeaf[id] && !r.watch.holds(id) })
+		dropped = len(r.acked) - len(acked)
+	}
+	total.audit(arrived, acked, onLeaf)
+	r.balance(&total, arrived)
+	if dropped > total.Dropped {
+		total.Missing += dropped - total.Dropped
+		total.example("%d acknowledged records are nowhere, gap records tell of %d", dropped, total.Dropped)
+	}
 	if r.letsGo {
 		total.Ahead = 0 // not known: the leaf let go of most
 	}
-	if total.Missing > 0 || total.Double > 0 || total.Disordered > 0 {
+	if total.wrong() {
 		r.t.Logf("log of the last life:\n%s", r.life.log())
 	}
 	return total
