@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 )
@@ -209,26 +208,4 @@ func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
-}
-
-// AppStored returns a number that changes whenever local applications have stored or removed something. Without streams of theirs it costs nothing.
-func (s *Server) AppStored() uint64 {
-	account, err := s.srv.LookupAccount(AccountApp)
-	if err != nil || !account.JetStreamEnabled() || account.JetStreamUsage().Streams == 0 {
-		return 0
-	}
-	z, err := s.srv.Jsz(&server.JSzOptions{Account: AccountApp, Accounts: true, Streams: true, Consumer: true})
-	if err != nil {
-		return 0
-	}
-	var sum uint64
-	for _, a := range z.AccountDetails {
-		for _, st := range a.Streams {
-			sum += st.State.LastSeq + st.State.FirstSeq + uint64(st.State.NumDeleted)
-			for _, c := range st.Consumer {
-				sum += c.AckFloor.Consumer + c.Delivered.Consumer
-			}
-		}
-	}
-	return sum
 }

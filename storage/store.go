@@ -62,6 +62,7 @@ type Store struct {
 	cipher     string      // of the server
 	jammed     atomic.Bool // the ring had no room for the newest group
 	keeper     *keeper
+	reserves   *reserves // of local applications
 	quarantine quarantine
 	left       map[string]*stream     // streams that left the configuration and that the ring has records of; under publisher.turn
 	wire       *wire                  // set by Attach; used under publisher.turn
@@ -199,6 +200,9 @@ func (s *Store) open() error {
 	if err := s.restoreMetadata(); err != nil {
 		return err
 	}
+	if err := s.openReserves(); err != nil {
+		return err
+	}
 	if err := s.openJournal(counted && whole); err != nil {
 		return err
 	}
@@ -274,7 +278,16 @@ func (s *Store) Adopt(id StoreID) error { return s.identity.adopt(id) }
 
 // Sync puts on flash what others have written to the store's file system so far, such as a message in a stream that is not captured.
 // Errors are those of Append for a store that fails.
-func (s *Store) Sync() error { return s.sync() }
+func (s *Store) Sync() error {
+	s.attachMu.Lock() // Close waits
+	defer s.attachMu.Unlock()
+	select {
+	case <-s.closing:
+		return ErrClosed
+	default:
+		return s.sync()
+	}
+}
 
 // sync makes durable what has been written to the file system so far. After its first error it never succeeds again: see ErrFailing.
 func (s *Store) sync() error {

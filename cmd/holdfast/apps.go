@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -71,33 +70,6 @@ func ensureCaptured(ctx context.Context, js jetstream.JetStream, cfg configs.Con
 				log.Error("no consumer for local applications", "stream", c.Stream, "consumer", name, "err", err)
 			}
 		}
-	}
-}
-
-// appSyncInterval is within what time a message that a local application has stored is on flash.
-const appSyncInterval = 10 * time.Second
-
-// syncApps puts what local applications store on flash, and copies of their streams' metadata aside, until ctx ends. While nothing is stored it writes nothing.
-func syncApps(ctx context.Context, server *leaf.Server, store *storage.Store, log *slog.Logger) {
-	tick := time.NewTicker(appSyncInterval)
-	defer tick.Stop()
-	var synced uint64
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := server.AppStored()
-		if now == synced {
-			continue
-		}
-		store.KeepAppMetadata()
-		if err := store.Sync(); err != nil {
-			log.Error("what local applications have stored is not on flash", "err", err)
-			continue
-		}
-		synced = now
 	}
 }
 

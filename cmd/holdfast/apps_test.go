@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/apps"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
@@ -40,7 +41,7 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	copied := filepath.Join(a.daemon.data, "store", "metadata-app", "KV_state")
-	poll.Until(t, 2*appSyncInterval+topicPatience, func() bool { _, err := os.Stat(copied); return err == nil }, "the copy of the bucket's metadata")
+	poll.Until(t, 2*apps.SyncInterval+topicPatience, func() bool { _, err := os.Stat(copied); return err == nil }, "the copy of the bucket's metadata")
 	a.daemon.kill()
 	streams := filepath.Join(a.daemon.data, "jetstream", leaf.AccountApp, "streams")
 	for path, text := range map[string]string{

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/apps"
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
 	"github.com/holdfast-edge/holdfast/ingest"
@@ -86,7 +87,11 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		stopCapture()
 		<-bring.ended
 		if up, _ := bring.streams(); up != nil {
-			err = errors.Join(err, up.close(stopping))
+			if cerr := up.close(stopping); cerr != nil {
+				err = errors.Join(err, cerr)
+			} else if cerr := store.RestApplications(); cerr != nil {
+				log.Warn("the next start takes this stop for a power cut", "err", cerr)
+			}
 		}
 	}()
 	self := &gateway{path: path, conn: conn, store: store, runner: runner, notify: notify, log: log, hup: hup, entries: entries}
@@ -104,7 +109,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 			restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return up.uplink.Run(ctx, up.nc) })
 		})
 		service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
-		service.Go(func() { syncApps(serviceCtx, up.server, store, log) })
+		service.Go(func() { restart(serviceCtx, log, "local applications", apps.New(up.server, store, log).Run) })
 	}
 	up, err := bring.wait(ctx, streamPatience)
 	if err != nil || ctx.Err() != nil {

@@ -23,6 +23,8 @@ type bed struct {
 	srv *server.Server
 	nc  *nats.Conn
 	js  jetstream.JetStream
+
+	last uint64 // sequence, as a test has seen it
 }
 
 func newBed(t testing.TB) *bed {

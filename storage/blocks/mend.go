@@ -82,10 +82,14 @@ func (s Stream) mendBlock(h Hands, b Block, good []byte, was Index) (Mended, err
 }
 
 // deletion makes the record that says that a sequence was removed. At the end of a stream it keeps the last sequence.
-func (s Stream) deletion(block int, seq uint64) []byte {
+func (s Stream) deletion(block int, seq uint64) []byte { return s.removed(block, seq, 0) }
+
+// removed is deletion with a time, in unix nanoseconds.
+func (s Stream) removed(block int, seq uint64, at int64) []byte {
 	b := make([]byte, headSize, emptySize)
 	binary.LittleEndian.PutUint32(b, emptySize)
 	binary.LittleEndian.PutUint64(b[4:], seq|deleteMark)
+	binary.LittleEndian.PutUint64(b[12:], uint64(at))
 	h := newHash(s.blockName(block))
 	_, _ = h.Write(b[4:20]) // a hash does not fail
 	return h.Sum(b)

@@ -43,6 +43,7 @@ type spec struct {
 	Batch   int           // a device sends 1 to Batch records at once
 	Fault   fault
 	Listen  string // address of an MQTT server, whose devices are in the parent; empty: none
+	Bucket  bool   // a local application puts into a bucket all the time
 }
 
 // fault takes one protection away from a leaf, so that the rig can show that it notices.
@@ -78,6 +79,11 @@ func leafMain(text string) error {
 	c := &child{spec: s, out: bufio.NewWriter(os.Stdout), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if err := ownMounts(s.Data); err != nil {
 		return err
+	}
+	if s.Bucket {
+		if err := bootAnew(filepath.Dir(s.Data)); err != nil {
+			return fmt.Errorf("look like another boot: %w", err)
+		}
 	}
 	if s.Fault == noSync {
 		if err := forbidSync(); err != nil {
@@ -133,6 +139,11 @@ func (c *child) run(ctx context.Context) error {
 	}
 	server := leaf.Options{Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log}
 	server.Key, server.Cipher = store.ServerKey()
+	if s.Bucket {
+		if err := store.Mend(ctx, func(string) (storage.Position, bool) { return 0, false }); err != nil {
+			return err
+		}
+	}
 	srv, err := leaf.Start(server)
 	if err != nil {
 		return err
@@ -159,6 +170,15 @@ func (c *child) run(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	g.Go(func() error { c.audit(ctx, store); return nil })
+	if s.Bucket {
+		g.Go(func() error {
+			err := c.bucket(ctx, srv, store)
+			if err != nil {
+				c.say("error bucket: %v", err)
+			}
+			return err
+		})
+	}
 	g.Go(func() error {
 		err := c.link(ctx, nc, js, srv, uplink)
 		if err != nil {

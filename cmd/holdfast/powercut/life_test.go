@@ -48,6 +48,7 @@ type life struct {
 	account account           // the newest
 	told    int               // accounts
 	rejects map[string]uint64 // by source, of this life
+	bucket  bucketSeen
 	faults  []string
 	stderr  bytes.Buffer
 }
@@ -63,7 +64,7 @@ func startLife(t *testing.T, s spec) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &life{t: t, leaf: s.Name, cmd: exec.Command(self, leafArg, string(text)), ended: make(chan struct{}), has: map[string]bool{}, rejects: map[string]uint64{}}
+	l := &life{t: t, leaf: s.Name, cmd: exec.Command(self, leafArg, string(text)), ended: make(chan struct{}), has: map[string]bool{}, rejects: map[string]uint64{}, bucket: newBucketSeen()}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	l.cmd.Stderr = lockedWriter{l}
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
@@ -134,6 +135,8 @@ func (l *life) hear(line string) {
 		l.holds = append(l.holds, rest)
 	case "dumped":
 		l.dumps++
+	case "found", "given", "flushed":
+		l.hearBucket(word, rest)
 	case "stopped":
 		l.stopped = true
 	default:

@@ -1,0 +1,98 @@
+// Package apps looks after what local applications store while the daemon runs.
+package apps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/holdfast-edge/holdfast/leaf"
+	"github.com/holdfast-edge/holdfast/storage"
+)
+
+// SyncInterval is within what time something that a local application has stored is on flash.
+const SyncInterval = 10 * time.Second
+
+// look is how often the streams are looked at. A reserve lasts for longer than the server can store in it.
+const look = time.Second
+
+// Keeper puts what local applications store on flash, with copies of their streams' metadata, and sees to it that no sequence of theirs is given out twice.
+type Keeper struct {
+	server *leaf.Server
+	store  *storage.Store
+	log    *slog.Logger
+	synced uint64 // what Sync has seen last
+}
+
+// New returns a keeper for a server that runs and a store that is attached to it.
+func New(server *leaf.Server, store *storage.Store, log *slog.Logger) *Keeper {
+	return &Keeper{server: server, store: store, log: log}
+}
+
+// Run looks after the streams until ctx ends. While nothing is stored it writes nothing.
+func (k *Keeper) Run(ctx context.Context) error {
+	nc, err := k.server.AppConnect()
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	made := make(chan *nats.Msg, 64) // a stream is made: until it is flushed, a power cut takes it as a whole
+	if _, err := nc.ChanSubscribe("$JS.EVENT.ADVISORY.STREAM.CREATED.>", made); err != nil {
+		return fmt.Errorf("listen for streams of local applications: %w", err)
+	}
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	due := time.Now().Add(SyncInterval)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-made:
+			due = time.Now()
+		case <-tick.C:
+		}
+		if err := k.Reserve(); err != nil {
+			k.log.Error("a sequence of local applications may be given out twice after a power cut", "err", err)
+		}
+		if time.Now().Before(due) {
+			continue
+		}
+		due = time.Now().Add(SyncInterval)
+		if err := k.Sync(); err != nil && !errors.Is(err, storage.ErrClosed) {
+			k.log.Error("what local applications have stored is not on flash", "err", err)
+		}
+	}
+}
+
+// Reserve tells the store how far the streams are.
+func (k *Keeper) Reserve() error {
+	last := map[string]uint64{}
+	for _, st := range k.server.AppStreams(false) {
+		last[st.Name] = st.Last
+	}
+	if len(last) == 0 {
+		return nil
+	}
+	return k.store.ReserveApplications(last)
+}
+
+// Sync puts everything that is stored by now on flash, unless nothing was since the last time.
+func (k *Keeper) Sync() error {
+	var now uint64
+	for _, st := range k.server.AppStreams(true) {
+		now += st.Changed + 1
+	}
+	if now == k.synced {
+		return nil
+	}
+	k.store.KeepAppMetadata()
+	if err := k.store.Sync(); err != nil {
+		return err
+	}
+	k.synced = now
+	return nil
+}
