@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
 // TestFirstRecordAfterOutage reports the seconds from link-up to the first record at the hub. HOLDFAST_OUTAGES="5 12 25 45" sets the outages.
 func TestFirstRecordAfterOutage(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for outages")
 	}
@@ -29,7 +29,6 @@ func TestFirstRecordAfterOutage(t *testing.T) {
 			outages = append(outages, d)
 		}
 	}
-	leak.Check(t)
 	s := newSite(t)
 	if text := os.Getenv("HOLDFAST_DELAY"); text != "" {
 		d, err := time.ParseDuration(text)

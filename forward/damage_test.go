@@ -59,18 +59,19 @@ func TestDamageIsToldBeforeItIsPassedOver(t *testing.T) {
 // harm changes bytes of a stream's newest block, from where a text stands on.
 func harm(t *testing.T, dir, stream, text string, change func([]byte)) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "jetstream", "CAPTURE", "streams", stream, "msgs", "*.blk"))
-	if err != nil || len(names) == 0 {
-		t.Fatalf("no block: %v", err)
-	}
-	raw, err := os.ReadFile(names[len(names)-1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := bytes.Index(raw, []byte(text))
-	if at < 0 {
-		t.Fatalf("%q is not in %s", text, names)
-	}
+	var names []string
+	var raw []byte
+	at := -1
+	poll.Until(t, patient, func() bool { // what is in the journal comes into the stream a moment later
+		var err error
+		if names, err = filepath.Glob(filepath.Join(dir, "jetstream", "CAPTURE", "streams", stream, "msgs", "*.blk")); err != nil || len(names) == 0 {
+			return false
+		}
+		if raw, err = os.ReadFile(names[len(names)-1]); err == nil {
+			at = bytes.Index(raw, []byte(text))
+		}
+		return at >= 0
+	}, "%q in a block of stream %s", text, stream)
 	part := raw[at:min(at+64, len(raw))]
 	change(part)
 	f, err := os.OpenFile(names[len(names)-1], os.O_WRONLY, 0)

@@ -31,6 +31,8 @@ type feed struct {
 	window   int              // records under way at the end of the last connection, 0 if it carried none; used by one goroutine
 	counting storage.Position // where the counting consumer begins, 0: there may be none; used by one goroutine
 	own      bool             // the hub has proven, in this run or an earlier one, to hold a record of this very store; used by one goroutine
+	refused  int              // times in a row that the hub was sent records and asked for the first of them again; used by one goroutine
+	silent   atomic.Bool      // the hub stream did not answer when it was last read
 
 	mu       sync.Mutex // guards the fields below
 	progress Progress
@@ -92,6 +94,8 @@ func (f *feed) hear(m *nats.Msg) {
 // still has in its queues from one, can be taken for the new one's.
 func (f *feed) session(ctx context.Context) {
 	f.enter(Handshake, "", "")
+	f.refused = 0
+	f.silent.Store(false)
 	var w *wish
 	pause := handshakeRetry
 	for ctx.Err() == nil {

@@ -21,6 +21,9 @@ const (
 	proofRate      = 50               // bytes per second that reads may cost in the long run: each brings a whole record
 	proofRarest    = 5 * time.Minute  // however large the records are
 	stallAfter     = 30 * time.Second // without an acknowledgement while records wait
+	unboundAfter   = 3 * time.Second  // and a round trip, without anybody at the hub who listens, before the hub stream is asked for
+	fullAfter      = 3                // times that the hub did not store what it was sent, before its stream is taken for full
+	strayAfter     = 6                // reads in a row of a hub stream that does not get what is acknowledged
 	catchingUp     = 512              // more than this are not sent yet: older records, not what just came
 )
 
@@ -45,6 +48,8 @@ type follower struct {
 	cost    time.Duration // what the size of the last one asks for
 	doubts  int           // reads in a row that showed less than is proven
 	deaf    bool          // the hub has more than it has acknowledged to us
+	strays  int           // reads in a row of which the floor says more than the hub stream has, and the hub stream has not moved
+	bound   time.Time     // when somebody at the hub was last seen to listen
 }
 
 // proof is what a read of the hub's newest record showed, with the floor at the time it was asked for.
@@ -58,7 +63,7 @@ type proof struct {
 // follow shows the progress of an attached consumer until the hub asks again or something is wrong.
 func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start storage.Position, p *pace) (*wish, error) {
 	w := &follower{
-		feed: f, consumer: c, moved: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now(), pace: p, limit: p.limit,
+		feed: f, consumer: c, moved: time.Now(), bound: time.Now(), pause: proofFirst, proofs: make(chan proof, 1), read: time.Now(), pace: p, limit: p.limit,
 	}
 	defer f.up.shares.leave(f.name)
 	defer func() {
@@ -78,6 +83,7 @@ func (f *feed) follow(ctx context.Context, c jetstream.PushConsumer, start stora
 			w.last(ctx)
 			return nil, ctx.Err()
 		case wish := <-f.wishes:
+			w.asksAgain(ctx)
 			return &wish, nil
 		case p := <-w.proofs:
 			w.reading = false
@@ -142,7 +148,10 @@ func (w *follower) look(ctx context.Context) error {
 	}
 	f, now := w.feed, time.Now()
 	if info.AckFloor.Stream > w.floor.Stream {
-		w.moved = now
+		w.moved, f.refused = now, 0
+	}
+	if info.PushBound {
+		w.bound = now
 	}
 	if info.AckFloor.Consumer < w.floor.Consumer {
 		w.proven = 0 // the hub had it begin anew
@@ -159,6 +168,10 @@ func (w *follower) look(ctx context.Context) error {
 	w.behind = info.NumPending > catchingUp || (w.behind && info.NumPending > 0)
 	w.steer(ctx, now, info)
 	switch {
+	case f.refused >= fullAfter: // until something is acknowledged
+	case w.strays >= strayAfter:
+		f.enter(Refused, fmt.Sprintf("the hub acknowledges our records, and they are not in hub stream %s", f.hubStream),
+			"let forward.hub_stream here and the fleet file name the same hub stream: holdfast hub plan shows which one takes this stream")
 	case now.Sub(w.moved) >= stallAfter:
 		w.stalled(now)
 	case w.behind:
@@ -168,6 +181,27 @@ func (w *follower) look(ctx context.Context) error {
 	}
 	w.prove(ctx, now)
 	return nil
+}
+
+// asksAgain takes note that the hub asks to attach anew. When that is because it could not store what it was sent, it asks from there on again, every other
+// second (nats-server 2.15, processInboundSourceMsg).
+func (w *follower) asksAgain(ctx context.Context) {
+	f := w.feed
+	info, err := w.consumer.Info(ctx)
+	if err != nil || info.NumAckPending == 0 || info.AckFloor.Stream > w.floor.Stream || w.acked > 0 {
+		f.refused = 0
+		return
+	}
+	if f.refused++; f.refused < fullAfter {
+		return
+	}
+	f.enter(Full, fmt.Sprintf("hub stream %s gets our records and does not store them: it is full, or takes none that large", f.hubStream),
+		"make room there, or raise max_bytes of the hub stream in the fleet file, and then: holdfast hub apply; until then everything waits here")
+}
+
+// deserted is true when nobody at the hub has listened for a while.
+func (w *follower) deserted(now time.Time) bool {
+	return now.Sub(w.bound) >= unboundAfter+w.feed.up.shares.roundTrip()
 }
 
 // stalled says what is known of a consumer whose records are not acknowledged.
@@ -219,7 +253,8 @@ func (w *follower) prove(ctx context.Context, now time.Time) {
 		pause = max(pause, w.cost)
 	}
 	proven, _ := w.feed.forwarded()
-	if !w.reading && now.Sub(w.moved) >= stallAfter/2 && now.Sub(w.read) >= proofLast {
+	stuck := now.Sub(w.moved) >= stallAfter/2 && now.Sub(w.read) >= proofLast
+	if deserted := w.deserted(now) && now.Sub(w.read) >= max(unboundAfter, w.cost); !w.reading && (stuck || deserted) {
 		w.ask(ctx, now)
 		return
 	}
@@ -243,7 +278,7 @@ func (w *follower) ask(ctx context.Context, now time.Time) {
 func (w *follower) judge(ctx context.Context, p proof) error {
 	f := w.feed
 	var r *refusal
-	if errors.As(p.err, &r) {
+	if errors.As(p.err, &r) || errors.Is(p.err, errHubStream) && w.deserted(time.Now()) {
 		return p.err
 	}
 	if p.err != nil {
@@ -273,6 +308,9 @@ func (w *follower) judge(ctx context.Context, p proof) error {
 	}
 	if all {
 		w.proven = max(w.proven, p.acked)
+	}
+	if w.strays++; all || p.newest.pos > proven {
+		w.strays = 0
 	}
 	return nil
 }

@@ -18,6 +18,8 @@ import (
 const (
 	// hubTimeout bounds one request to the hub: a satellite link's round trip and a hub that elects a leader.
 	hubTimeout = 6 * time.Second
+	// silentTimeout, and four round trips, bounds the requests to a hub stream that did not answer the last one.
+	silentTimeout = 2 * time.Second
 
 	headerRequiredLevel = "Nats-Required-Api-Level" // nats-server 2.11 and newer answer 412 when they have less
 	headerStatus        = "Status"
@@ -38,13 +40,18 @@ var errHubStream = errors.New("the hub stream does not answer")
 
 // read asks for the hub's newest record of the stream by direct get. Any replica may answer, also one that lags behind.
 func (f *feed) read(ctx context.Context) (newest, error) {
-	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	patience := hubTimeout
+	if f.silent.Load() { // it is asked again and again, and who is to know waits
+		patience = min(hubTimeout, silentTimeout+4*f.up.shares.roundTrip())
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req := nats.NewMsg("$JS." + f.up.opts.Domain + ".API.DIRECT.GET." + f.hubStream + "." + f.filter)
 	req.Header.Set(headerRequiredLevel, strconv.Itoa(hub.MinAPILevel))
 	began := time.Now()
 	m, err := f.up.nc.RequestMsgWithContext(ctx, req)
-	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) {
+	f.silent.Store(errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded))
+	if f.silent.Load() {
 		return newest{}, errHubStream
 	}
 	if err != nil {

@@ -28,7 +28,7 @@ func (s *site) change(stream string, edit func(c *jetstream.StreamConfig)) {
 	}
 }
 
-// TestHubStreamFull: what the hub refuses for want of room waits here, and goes when there is room.
+// TestHubStreamFull: what the hub refuses for want of room waits here, which the state says within seconds, and goes when there is room.
 func TestHubStreamFull(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -41,7 +41,13 @@ func TestHubStreamFull(t *testing.T) {
 	s.change("FIELD", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 150, jetstream.DiscardNew })
 	g.append(300, "S", "M")
 	s.await(patient, "g1_M")
-	poll.Wait(context.Background(), 8*time.Second, func() bool { return false })
+	if p := g.reach("S", Full, patient); !strings.Contains(p.Cause, "FIELD") || !strings.Contains(p.Remedy, "max_bytes") {
+		t.Errorf("progress with a full hub %+v", p)
+	}
+	stays := poll.Wait(context.Background(), 5*time.Second, func() bool { return g.progress("S").State != Full })
+	if p := g.progress("S"); stays || g.progress("M").State != Live {
+		t.Errorf("the state did not stay, it is %+v; that of another stream is %+v", p, g.progress("M"))
+	}
 	if n := s.count("FIELD"); n > 150 {
 		t.Fatalf("a stream for 150 records has %d", n)
 	}
@@ -51,6 +57,32 @@ func TestHubStreamFull(t *testing.T) {
 	}
 	s.change("FIELD", func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
 	s.await(2*patient, "FIELD")
+	g.reach("S", Live, patient)
+}
+
+// TestHubStreamMissing: a hub stream that is deleted, or has a new name, is told of within seconds though the link is up, and nothing is lost.
+func TestHubStreamMissing(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 40 s")
+	}
+	s := newSite(t)
+	g := s.start("g1", t.TempDir())
+	g.append(100, "S", "M")
+	s.await(patient, "FIELD", "g1_M")
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	s.check(s.js.DeleteStream(ctx, "FIELD")) // nothing waits
+	begun := time.Now()
+	p := g.reach("S", Missing, patient)
+	t.Logf("after %v: %s", time.Since(begun).Round(100*time.Millisecond), p.Cause)
+	if !strings.Contains(p.Cause, "FIELD") || !strings.Contains(p.Remedy, "hub apply") || g.progress("M").State != Live {
+		t.Errorf("progress without a hub stream %+v, and of another %+v", p, g.progress("M"))
+	}
+	g.append(50, "S", "M")
+	s.apply()
+	s.await(patient, "FIELD", "g1_M")
+	g.reach("S", Live, patient)
 }
 
 // TestHubStreamWithoutDirectReads: without them the handshake cannot be made; the state says so, and it goes on when they are there.
@@ -67,7 +99,7 @@ func TestHubStreamWithoutDirectReads(t *testing.T) {
 	var p Progress
 	poll.Until(t, patient, func() bool {
 		p = g.progress("S")
-		return p.State == Handshake && strings.Contains(p.Cause, "direct reads")
+		return p.State == Missing && strings.Contains(p.Cause, "direct reads")
 	}, "a cause, it is %+v", &p)
 	if s.count("FIELD") > 0 || !strings.Contains(p.Remedy, "allow_direct") {
 		t.Errorf("%d records were sent without a handshake; progress %+v", s.count("FIELD"), p)

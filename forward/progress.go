@@ -22,10 +22,13 @@ const (
 	Refused                // hub and leaf do not fit each other; nothing is sent until somebody acts
 	SameName               // the hub has records of another store under our name; nothing is sent
 	OtherIncarnation       // the hub's mirror is of another store, or too far away; nothing is sent
+	Full                   // the hub takes our records and stores none of them: its stream is full
+	Missing                // nobody answers for the hub stream; nothing is sent
 )
 
 var stateNames = [...]string{
 	"unknown", "off", "down", "connecting", "handshake", "catching-up", "live", "stalled", "refused", "same name twice", "other incarnation",
+	"hub stream full", "hub stream missing",
 }
 
 // String returns the state in words.

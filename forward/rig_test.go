@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -35,6 +36,7 @@ func TestMain(m *testing.M) {
 	if code, ran := hub.Main(os.Args); ran {
 		os.Exit(code)
 	}
+	_ = flag.Set("test.parallel", "8") // most of the tests wait for outages; the command line has the last word
 	os.Exit(m.Run())
 }
 

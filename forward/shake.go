@@ -41,10 +41,7 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 	}
 	n, err := f.read(ctx)
 	if errors.Is(err, errHubStream) {
-		return 0, &refusal{
-			state: Handshake, cause: fmt.Sprintf("hub stream %s does not answer: it is not there, has no leader, has direct reads off, or our user may not read it", f.hubStream),
-			remedy: "if that lasts, make it, and switch allow_direct on, with: holdfast hub apply", retry: handshakeRetry,
-		}
+		return 0, f.missing(ctx)
 	}
 	if err != nil {
 		return 0, err
@@ -76,6 +73,17 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 		return 0, err // what the server would pass over without a word is put right, or told of, first
 	}
 	return n.pos + 1, nil
+}
+
+// missing says why the hub stream does not answer, if the hub does.
+func (f *feed) missing(ctx context.Context) error {
+	if err := f.up.verify(ctx); err != nil {
+		return err
+	}
+	return &refusal{
+		state: Missing, cause: fmt.Sprintf("the hub answers, and hub stream %s does not: it was deleted or renamed, has direct reads off, or our user may not read it", f.hubStream),
+		remedy: "make it, and switch allow_direct on, with: holdfast hub apply; if it has a new name, set forward.hub_stream here and in the fleet file; until then everything waits here", retry: missingRetry,
+	}
 }
 
 // believe reads the hub again when it is behind what it once acknowledged: a lagging replica may have answered. When it stays so the

@@ -60,6 +60,7 @@ const (
 	handshakeRetry = 100 * time.Millisecond // grows to handshakeLast
 	handshakeLast  = 3 * time.Second
 	conflictRetry  = 10 * time.Second
+	missingRetry   = 2 * time.Second
 	refusedRetry   = 20 * time.Second
 )
 

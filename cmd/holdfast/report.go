@@ -143,7 +143,7 @@ func dropped(by map[storage.GapReason]uint64) map[string]uint64 {
 
 // attached says that the hub takes a stream's records just now.
 func attached(s forward.State) bool {
-	return s == forward.Live || s == forward.CatchingUp || s == forward.Stalled
+	return s == forward.Live || s == forward.CatchingUp || s == forward.Stalled || s == forward.Full
 }
 
 func sum[K ~string](by map[K]uint64) (n uint64) {

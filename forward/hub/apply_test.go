@@ -52,6 +52,7 @@ func said(changes []Change) string {
 }
 
 func TestApply(t *testing.T) {
+	t.Parallel()
 	js, ctx := startHub(t)
 	a := Leaf{Name: "a", Streams: []Stream{{Name: "S", HubStream: "FIELD"}, {Name: "M", Mode: Mirror}}}
 	b := Leaf{Name: "b", Streams: []Stream{{Name: "S", HubStream: "FIELD"}}}
@@ -98,6 +99,7 @@ func TestApply(t *testing.T) {
 
 // TestApplyLeavesTheOperatorsSettings: limits that somebody set stay, and direct reads, which the handshake needs, are switched on.
 func TestApplyLeavesTheOperatorsSettings(t *testing.T) {
+	t.Parallel()
 	js, ctx := startHub(t)
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "FIELD", Subjects: []string{"other.>"}, MaxAge: time.Hour, Replicas: 1}); err != nil {
 		t.Fatal(err)
@@ -121,6 +123,7 @@ func TestApplyLeavesTheOperatorsSettings(t *testing.T) {
 }
 
 func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	js, ctx := startHub(t)
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "a_M", Subjects: []string{"x"}}); err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ func planOf(t *testing.T, spec Spec) Plan {
 
 // TestApplyRefusesWhatWouldDelete: limits of the fleet file are set, but never below what a stream holds.
 func TestApplyRefusesWhatWouldDelete(t *testing.T) {
+	t.Parallel()
 	js, ctx := startHub(t)
 	leaf := Leaf{Name: "a", Streams: []Stream{{Name: "S"}, {Name: "M", Mode: Mirror}}}
 	with := func(s HubStream) Plan { return planOf(t, Spec{Leaves: []Leaf{leaf}, Streams: []HubStream{s}}) }
@@ -93,6 +94,7 @@ func TestApplyRefusesWhatWouldDelete(t *testing.T) {
 
 // TestApplyTakesRevokedLeavesOut: their sources and consumers go, what they have sent stays.
 func TestApplyTakesRevokedLeavesOut(t *testing.T) {
+	t.Parallel()
 	js, ctx := startHub(t)
 	leaf := func(name string) Leaf { return Leaf{Name: name, Commands: true, Streams: []Stream{{Name: "S"}}} }
 	if _, err := Apply(ctx, js, planOf(t, Spec{Leaves: []Leaf{leaf("a"), leaf("b")}})); err != nil {
@@ -126,6 +128,7 @@ func atLeast(t *testing.T, name string, n int) int {
 // TestFleetOfAThousand: many leaves, a thousand in the long run, are planned and applied within a minute, over four shards, and nothing is to be done a
 // second time.
 func TestFleetOfAThousand(t *testing.T) {
+	t.Parallel()
 	n := atLeast(t, "HOLDFAST_LEAVES", 300)
 	if testing.Short() {
 		n = 40

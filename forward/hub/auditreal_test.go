@@ -85,8 +85,9 @@ func TestAuditAndListOfRealLeaves(t *testing.T) {
 	if err != nil || len(leaves) != 3 {
 		t.Fatalf("List = %+v, %v", leaves, err)
 	}
-	if l := leaves[0]; !l.Connected || !l.Enrolled || l.Streams[0].Missing || l.Streams[0].Lost != one.Explained[storage.GapDropOldest] || time.Since(l.Streams[0].Arrived) > time.Hour {
-		t.Errorf("list of g1 = %+v, want it connected and %d records lost", l, one.Explained[storage.GapDropOldest])
+	lost := one.Explained[storage.GapDropOldest] // and with them gap records that told of the ones before
+	if l := leaves[0]; !l.Connected || !l.Enrolled || l.Streams[0].Missing || l.Streams[0].Lost < lost || l.Streams[0].Lost > lost+lost/20 || time.Since(l.Streams[0].Arrived) > time.Hour {
+		t.Errorf("list of g1 = %+v, want it connected and %d records lost", l, lost)
 	}
 	if l := leaves[1]; l.Streams[0].Lost != 0 || l.Streams[1].Missing || !l.Streams[1].Arrived.IsZero() || len(l.Down) != 1 || l.Down[0].Waiting != 1 {
 		t.Errorf("list of g2 = %+v, want nothing lost, nothing in T and a command waiting", l)

@@ -74,6 +74,7 @@ func join(t *testing.T, name, dir string, h leaf.Hub) (*leaf.Server, jetstream.J
 // TestDownlink: with the planned streams, consumers and rights each leaf takes its own commands and documents, in order and once, and
 // the hub knows how far it has come.
 func TestDownlink(t *testing.T) {
+	t.Parallel()
 	var spec fleet.Spec
 	for _, name := range []string{"g1", "g2"} {
 		spec.Leaves = append(spec.Leaves, fleet.Leaf{Name: name, Password: "secret", Commands: true, Documents: true})

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 	if code, ran := hub.Main(os.Args); ran {
 		os.Exit(code)
 	}
+	_ = flag.Set("test.parallel", "8") // most of the tests wait for hubs; the command line has the last word
 	os.Exit(m.Run())
 }
 

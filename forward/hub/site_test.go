@@ -177,7 +177,9 @@ func eachAuth(t *testing.T, run func(t *testing.T, auth fleet.Auth)) {
 // and is forwarded to; when it is revoked it is cut off at once and not let in again, also by servers that
 // restart, with new certificates.
 func TestHubWorksAsWritten(t *testing.T) {
+	t.Parallel()
 	eachAuth(t, func(t *testing.T, auth fleet.Auth) {
+		t.Parallel()
 		m := makeHub(t, auth, fleet.Leaf{Name: "g1", Commands: true, Streams: []fleet.Stream{{Name: "S"}}}, fleet.Leaf{Name: "g2", Streams: []fleet.Stream{{Name: "S"}}})
 		js := m.apply()
 		s, _ := join(t, "g1", t.TempDir(), m.enrol("g1"))

@@ -73,7 +73,7 @@ func foldStreams(r Report, v *Verdict) {
 			}
 		case "stalled":
 			v.add(Warning, where, "stalled: "+s.Cause, s.Remedy)
-		case "refused", "same name twice", "other incarnation":
+		case "refused", "same name twice", "other incarnation", "hub stream full", "hub stream missing":
 			v.add(Problem, where, s.State+": "+s.Cause, s.Remedy)
 		}
 	}

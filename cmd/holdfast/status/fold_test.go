@@ -44,9 +44,12 @@ func TestFold(t *testing.T) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
 		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},
 		{"full says so, not that the disk is at fault", func(r *Report) { r.Streams[0].Full, r.Streams[0].Error = true, "store is full" }, false, "", "problem stream SENSORS is full"},
+		{"hub without JetStream", func(r *Report) {
+			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "no JetStream answers", now.Add(-time.Minute)
+		}, true, "", "problem stream SENSORS is not forwarded: no JetStream answers"},
 		{"hub stream missing", func(r *Report) {
-			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "hub stream SENSORS does not answer", now.Add(-time.Minute)
-		}, true, "", "problem stream SENSORS is not forwarded: hub stream SENSORS does not answer"},
+			r.Streams[0].State, r.Streams[0].Cause = "hub stream missing", "hub stream SENSORS does not answer"
+		}, true, "", "problem stream SENSORS hub stream missing: hub stream SENSORS does not answer"},
 		{"handshake that has just begun", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "watching", now.Add(-time.Second)
 		}, true, "", ""},
