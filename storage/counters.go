@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// counterInterval is how often counters are written while records come in. What comes after is counted again from the streams at a start.
-	counterInterval = 10 * time.Second
+	// counterInterval is how often counters are written while records come in: seldom without need, as each checkpoint writes them, too. What comes after is
+	// counted again from the streams and the journal at a start.
+	counterInterval = 45 * time.Second
 	// rejectInterval is how often they are written if records were rejected, which no stream remembers: a kill loses as much of that count.
 	rejectInterval = time.Second
 )

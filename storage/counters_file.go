@@ -115,7 +115,9 @@ func (c *counters) giveUp(stream string, below Position) error {
 	if line.floor >= below && line.position+1 >= below {
 		return nil
 	}
-	return c.write(c.file.saveOne, true)
+	err := c.write(c.file.saveOne, true)
+	c.touch() // the other copy is to follow
+	return err
 }
 
 // recovered says what counting a stream anew at a start has found.

@@ -117,6 +117,22 @@ func place(temp, path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// syncPlaced makes a file durable that has its name already, and the name.
+func syncPlaced(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	err = f.Sync()
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
 // syncDir makes the names in a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
@@ -282,7 +298,8 @@ func (f *stateFile) save(v any) error {
 	return nil
 }
 
-// saveOne is save for half the flushes: v is on flash in one copy on return, and in the other with the next syncfs.
+// saveOne is save for one flush: v is on flash in one copy on return, and in the other after the next saveLazy and syncfs, which the caller sees to soon:
+// until then damage of the first brings back what was before.
 func (f *stateFile) saveOne(v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -292,11 +309,19 @@ func (f *stateFile) saveOne(v any) error {
 	defer f.mu.Unlock()
 	f.generation++
 	f.body = body
-	if err := f.write(1-f.safe, true); err != nil {
+	i := 1 - f.safe
+	whole := f.have[f.safe] != 0
+	if err := f.write(i, !whole); err != nil {
 		return err
 	}
-	f.safe, f.pending = 1-f.safe, true
-	return f.write(1-f.safe, false)
+	if whole {
+		// As there is another copy, the file may get its name before its content is on flash. So one transaction of the file system has both.
+		if err := syncPlaced(f.copyPath(i)); err != nil {
+			return err
+		}
+	}
+	f.safe, f.pending = i, false
+	return nil
 }
 
 // saveLazy puts v into the copy that is not known to be on flash, without a flush. The caller calls covered after the next syncfs.

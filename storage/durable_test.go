@@ -240,6 +240,12 @@ func TestStateFileLazyKeepsOneSafeCopy(t *testing.T) {
 	if got := afterCut(); got != 40 {
 		t.Errorf("after saveOne a cut leaves %d, want 40", got)
 	}
+	if err := f.saveLazy(testState{N: 41}); err != nil {
+		t.Fatal(err)
+	}
+	if got := afterCut(); got != 40 {
+		t.Errorf("a cut after the lazy write behind saveOne leaves %d, want 40", got)
+	}
 	quiet()
 }
 
