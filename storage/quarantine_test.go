@@ -30,7 +30,7 @@ func TestQuarantineIsEncrypted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, word := range []string{"a1", "maximum", "c2VjcmV0IHJlYWRpbmcg"} { // base64 of the data
+		for _, word := range []string{".a1", "maximum", "c2VjcmV0IHJlYWRpbmcg"} { // source, behind a dot, which base64 has not; base64 of the data
 			if bytes.Contains(raw, []byte(word)) == encrypted {
 				t.Errorf("encrypted %v: the file has %q or not: %.200s", encrypted, word, raw)
 			}

@@ -89,7 +89,7 @@ var harms = []struct {
 }
 
 // TestAnyDamageDoesNotStopCapture does to every file of a data directory, and to some folders, what can happen to a file. The store starts, takes a record
-// within five seconds, and keeps all that can be read; what is lost is told of.
+// within five seconds, or on a busy machine in little more than a store without damage does, and keeps all that can be read; what is lost is told of.
 func TestAnyDamageDoesNotStopCapture(t *testing.T) {
 	whole := small(t)
 	for n, file := range whole.files() {
@@ -108,7 +108,7 @@ func TestAnyDamageDoesNotStopCapture(t *testing.T) {
 				if err := harm.do(path, raw); err != nil {
 					t.Fatal(err)
 				}
-				b.survives(strings.HasSuffix(file, ".blk"))
+				b.survives(whole, strings.HasSuffix(file, ".blk"))
 			})
 		}
 	}
@@ -130,14 +130,14 @@ func TestAnyDamageDoesNotStopCapture(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				b.survives(folder != "store" && folder != "store/metadata" && !strings.Contains(folder, "obs"))
+				b.survives(whole, folder != "store" && folder != "store/metadata" && !strings.Contains(folder, "obs"))
 			})
 		}
 	}
 }
 
-// survives starts the store and checks what TestAnyDamageDoesNotStopCapture says. Without losing, all old records must be there.
-func (b *bed) survives(losing bool) {
+// captures starts the store, takes a record, and returns how long that took.
+func (b *bed) captures() time.Duration {
 	b.t.Helper()
 	began := time.Now()
 	b.open()
@@ -147,8 +147,18 @@ func (b *bed) survives(losing bool) {
 	b.serve()
 	b.attach()
 	b.add("a2", 1, 1)
-	if d := time.Since(began); d > 5*time.Second {
-		b.t.Errorf("captured after %v, want 5 s", d)
+	return time.Since(began)
+}
+
+// survives starts the store and checks what TestAnyDamageDoesNotStopCapture says. Without losing, all old records must be there.
+func (b *bed) survives(whole *bed, losing bool) {
+	b.t.Helper()
+	if d := b.captures(); d > 5*time.Second {
+		same := copyBed(b.t, whole)
+		if busy := same.captures(); d > 3*busy {
+			b.t.Errorf("captured after %v, want 5 s; a store without damage takes %v", d, busy)
+		}
+		same.stop()
 	}
 	if err := b.s.Verify(b.ctx(), "A", 1); err != nil {
 		b.t.Fatal(err)
@@ -196,7 +206,7 @@ func TestWrongPermissions(t *testing.T) {
 				if err := os.Chmod(filepath.Join(b.dir, what), mode); err != nil {
 					t.Fatal(err)
 				}
-				b.survives(false)
+				b.survives(whole, false)
 			})
 		}
 	}
