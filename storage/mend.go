@@ -29,8 +29,8 @@ type verified struct {
 // Mend puts damaged blocks of the captured streams right before the server opens them, since at the first damaged record the server cuts a block off, and
 // drops what follows. It is called between Open and the start of the server. It reads what waits for the hub, that is what lies above forwarded; of a
 // stream whose index is missing, damaged or older than its blocks it reads all, since the server is going to. Records that are gone get a gap record in
-// Attach. It ends early with ctx; what was not read then is read by Verify. The streams of local applications are put right likewise, and raised after a
-// power cut, see reserves.
+// Attach. What the journal has is compared with what the streams hold, see compare. It ends early with ctx; what was not read then is read by Verify. The
+// streams of local applications are put right likewise, and raised after a power cut, see reserves.
 func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Position, bool)) error {
 	var faults []error
 	for _, st := range s.streams {
@@ -52,6 +52,9 @@ func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Positio
 			break
 		}
 		faults = append(faults, err)
+	}
+	if ctx.Err() == nil {
+		faults = append(faults, s.compare(ctx))
 	}
 	faults = append(faults, s.mendApplications(ctx))
 	return errors.Join(faults...)

@@ -115,6 +115,15 @@ func (q *quarantine) open(stream string) (*quarantineFile, error) {
 	return q.files[stream], q.read(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true })
 }
 
+// holds reports whether a record was set aside.
+func (q *quarantine) holds(stream string, incarnation uint64, at Position) bool {
+	if _, err := os.Stat(filepath.Join(q.dir, stream)); err != nil {
+		return false
+	}
+	f, err := q.open(stream)
+	return err == nil && f.have[[2]uint64{incarnation, uint64(at)}]
+}
+
 // read reads what a file holds. A line that was cut off is passed over.
 func (q *quarantine) read(f *os.File, fn func(Quarantined)) error {
 	lines := bufio.NewReader(f)

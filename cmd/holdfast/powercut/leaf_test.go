@@ -137,6 +137,9 @@ func (c *child) run(ctx context.Context) error {
 	if s.Listen != "" {
 		writers.Go(func() error { return c.serve(writing, store) })
 	}
+	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
+		return err
+	}
 	server := leaf.Options{Config: leaf.Config{Name: s.Name, Data: s.Data}, Hub: leaf.Hub{URLs: s.Hub, Domain: "hub"}, Log: c.log}
 	server.Key, server.Cipher = store.ServerKey()
 	if s.Bucket {
