@@ -115,6 +115,7 @@ type item struct {
 	seq     uint64
 	payload []byte // a message
 	body    []byte // of a gap record
+	whose   ID     // of a record that is put back: its own ID, which is not made of source and seq
 	size    uint64 // what it takes in the stream
 	err     error  // why it was not stored
 	done    bool   // it is in the ring

@@ -145,6 +145,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 	for _, st := range waited {
 		st.begin()
 	}
+	s.putBack()
 	s.keepMetadata()
 	s.KeepAppMetadata()
 	return nil

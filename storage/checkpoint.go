@@ -28,6 +28,12 @@ func (p *publisher) checkpoint(ctx context.Context) error {
 	if len(p.owed) > 0 {
 		return fmt.Errorf("%w: gap records are to be written first", ErrUnavailable)
 	}
+	if p.unkept != nil {
+		if err := p.unkept(); err != nil {
+			return err
+		}
+		p.unkept = nil
+	}
 	p.mu.Lock()
 	p.wanted = false
 	p.mu.Unlock()

@@ -102,6 +102,7 @@ type entry struct {
 	Epoch    uint64
 	Seq      uint64
 	Body     []byte // needed for gap records only
+	Again    bool   // it was put back: a gap record has counted it as dropped, so it counts as stored once more
 }
 
 // openCounters reads the counters. If both copies are damaged err says so, and the counters can be used all the same: they begin with what the
@@ -212,8 +213,10 @@ func (c *counters) count(e *entry) error {
 		return nil
 	}
 	s.Held.add(e.Position, false)
-	if no := (recordNo{e.Epoch, e.Seq}); no.after(s.Last[e.Source]) { // otherwise moved by a leap
-		s.Last[e.Source] = no
+	if no := (recordNo{e.Epoch, e.Seq}); no.after(s.Last[e.Source]) || e.Again { // otherwise moved by a leap
+		if no.after(s.Last[e.Source]) {
+			s.Last[e.Source] = no
+		}
 		s.Stored++
 		c.source(e.Source).Stored++
 	}

@@ -138,10 +138,11 @@ func (c *counters) recover(ctx context.Context, name string, stream held) (recov
 	}
 	c.mu.Lock()
 	from := c.stream(name).Position + 1
+	anew := c.stream(name).Stored == 0 // otherwise what was put back is counted, and may only have been moved
 	c.mu.Unlock()
 	if view.Last >= from {
 		err = stream.scan(ctx, from, func(h heldRecord) error {
-			e := entry{Stream: name, Position: h.Position, Source: h.ID.Source, Epoch: h.ID.Epoch, Seq: h.ID.Seq}
+			e := entry{Stream: name, Position: h.Position, Source: h.ID.Source, Epoch: h.ID.Epoch, Seq: h.ID.Seq, Again: h.Again && anew}
 			if e.Source == GapSource {
 				full, err := stream.next(ctx, h.Position)
 				if err != nil {

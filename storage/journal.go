@@ -87,6 +87,10 @@ func (s *Store) readRing(lost Position) error {
 				continue // the publisher sets it aside
 			}
 			id, _ := ParseID(m.header1(headerStart))
+			again := m.header1("\r\n"+HeaderPutBack+": ") != ""
+			if again {
+				s.putBackIDs[id] = true
+			}
 			if stamp, err := ParseStamp(m.header1("\r\n" + HeaderTime + ": ")); err == nil {
 				s.clock.raise(stamp.Wall)
 			}
@@ -104,7 +108,7 @@ func (s *Store) readRing(lost Position) error {
 				s.marks.keep(id, m.mark)
 			}
 			if r.st.known {
-				s.counted(entry{Stream: m.stream, Position: r.at, Source: id.Source, Epoch: id.Epoch, Seq: id.Seq, Body: m.data})
+				s.counted(entry{Stream: m.stream, Position: r.at, Source: id.Source, Epoch: id.Epoch, Seq: id.Seq, Body: m.data, Again: again})
 			}
 		}
 		return nil
@@ -260,6 +264,9 @@ func (s *Store) inscribed(end journal.Position) {
 		e := entry{Stream: src.stream.name(), Position: recs[i].at, Source: src.name, Epoch: epoch, Seq: it.seq}
 		if src.name == GapSource {
 			e.Body = it.body
+		}
+		if it.whose.Source != "" {
+			e.Source, e.Epoch, e.Seq, e.Again = it.whose.Source, it.whose.Epoch, it.whose.Seq, true
 		}
 		s.entries = append(s.entries, e)
 		src.stream.wait(1, recs[i].size())

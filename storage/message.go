@@ -59,6 +59,16 @@ func appendMessage(b []byte, src *source, id, stamp string, r *Record) ([]byte, 
 	return append(b, r.Data...), encoded
 }
 
+// encode returns the form of a message in the journal.
+func (m message) encode() []byte {
+	b := make([]byte, 0, 1+len(m.stream)+1+len(m.mark)+2+len(m.subject)+4+len(m.header)+len(m.data))
+	b = append(append(b, byte(len(m.stream))), m.stream...)
+	b = append(append(b, byte(len(m.mark))), m.mark...)
+	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(m.subject))), m.subject...)
+	b = append(binary.LittleEndian.AppendUint32(b, uint32(len(m.header))), m.header...)
+	return append(b, m.data...)
+}
+
 // messageSize is an upper bound of what appendMessage adds.
 func messageSize(src *source, r *Record) int {
 	n := 1 + len(src.stream.name()) + 1 + len(r.Mark) + 2 + len(src.subject) + 1 + len(r.Tail) + 4 + len(headerStart) + len(HeaderTime) + 256 + len(r.Data)

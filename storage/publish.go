@@ -66,7 +66,8 @@ type publisher struct {
 	retry   time.Time        // when streams that took nothing are tried again
 	pause   time.Duration
 	touched []*stream
-	owed    []GapRecord // of records that a server refused; the checkpoint waits for them
+	owed    []GapRecord  // of records that a server refused; the checkpoint waits for them
+	unkept  func() error // takes what was put back out of the quarantine, which has failed; the checkpoint waits for it, too. nil: nothing to do
 
 	mu       sync.Mutex // guards the fields below
 	queue    []flight

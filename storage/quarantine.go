@@ -150,7 +150,11 @@ func readQuarantine(dir, keyFile string) ([]Quarantined, error) {
 			return nil, err
 		}
 	}
-	var all []Quarantined
+	return q.all()
+}
+
+// all reads everything that was set aside.
+func (q *quarantine) all() (all []Quarantined, err error) {
 	names, err := os.ReadDir(q.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -172,11 +176,7 @@ func readQuarantine(dir, keyFile string) ([]Quarantined, error) {
 
 // add sets a record aside. fresh: it was not there yet.
 func (q *quarantine) add(r Quarantined) (fresh bool, err error) {
-	name := r.Stream
-	if tokenProblem(name) != "" {
-		name = unnamed
-	}
-	f, err := q.open(name)
+	f, err := q.open(fileOf(r))
 	if err != nil {
 		return false, err
 	}

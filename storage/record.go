@@ -16,6 +16,9 @@ const (
 	// HeaderTime carries when the record was received and how far that time can be trusted: see Stamp.
 	HeaderTime = "Holdfast-Time"
 
+	// HeaderPutBack marks a record that was set aside and has been put back behind others, and says why it was set aside: see Repair.
+	HeaderPutBack = "Holdfast-Put-Back"
+
 	// EpochSource is the source token of epoch records.
 	EpochSource = "_epoch"
 	// GapSource is the source token of gap records.

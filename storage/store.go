@@ -84,6 +84,8 @@ type Store struct {
 	marks  marks                   // of records in the ring
 	newest uint64                  // highest epoch of ours in the ring
 
+	putBackIDs map[ID]bool // of records in the ring that were put back; of Open
+
 	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish
 	attached chan struct{} // closed at the end of the first successful Attach
 	closing  chan struct{} // closed by Close
@@ -132,6 +134,8 @@ func Open(o Options) (*Store, error) {
 		attached: make(chan struct{}),
 		closing:  make(chan struct{}),
 		own:      map[string]uint64{},
+
+		putBackIDs: map[ID]bool{},
 	}
 	s.committer, s.publisher = newCommitter(s), newPublisher(s)
 	s.quarantine = quarantine{dir: filepath.Join(s.home, "quarantine"), files: map[string]*quarantineFile{}}
@@ -205,6 +209,9 @@ func (s *Store) open() error {
 	}
 	if err := s.openJournal(counted && whole); err != nil {
 		return err
+	}
+	if err := s.finishPutBack(); err != nil {
+		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.openQuarantine(); err != nil {
 		return fmt.Errorf("open store: %w", err)

@@ -74,6 +74,7 @@ type stream struct {
 	epoch      *source                      // writer of epoch records
 	gap        *source                      // writer of gap records
 	clock      *source                      // writer of clock records
+	again      *source                      // writer of records that are put back
 	ready      chan struct{}                // closed when next is known
 
 	// Under committer.gate, but for Open and Attach before it is ready.
@@ -123,6 +124,7 @@ func newStream(s *Store, c StreamConfig) *stream {
 	st.epoch = newSource(EpochSource, st)
 	st.gap = newSource(GapSource, st)
 	st.clock = newSource(ClockSource, st)
+	st.again = newSource(putBackMark, st)
 	return st
 }
 

@@ -22,6 +22,7 @@ type heldRecord struct {
 	ID       ID    // zero for a placeholder or anything else that is not a record
 	Stamp    Stamp // zero if its header says nothing readable
 	Data     []byte
+	Again    bool // it was put back, see HeaderPutBack
 }
 
 // own reports whether the record is one of ours, not a captured one.
@@ -135,7 +136,7 @@ func (h heldStream) scan(ctx context.Context, from Position, fn func(heldRecord)
 
 // readHeld makes a record of a message. What does not read as a record keeps a zero ID or Stamp.
 func readHeld(at Position, header nats.Header, data []byte) heldRecord {
-	r := heldRecord{Position: at, Data: data}
+	r := heldRecord{Position: at, Data: data, Again: header.Get(HeaderPutBack) != ""}
 	if id, err := ParseID(header.Get(HeaderID)); err == nil {
 		r.ID = id
 	}
