@@ -25,6 +25,7 @@ type FileSystem struct {
 	Inodes     uint64 // 0: the file system makes them as needed
 	FreeInodes uint64
 	NoBarrier  bool // mounted so that a sync does not reach the medium
+	ReadOnly   bool // mounted so, or made so by the kernel after an error
 }
 
 // fsMagic names file systems by the number that statfs(2) gives. Those that matter or that people meet on gateways are listed.
@@ -69,6 +70,7 @@ func fileSystemOf(dir string) (FileSystem, error) {
 		FreeBytes:  clampInt64(uint64(st.Bavail), unit),
 		Inodes:     uint64(st.Files),
 		FreeInodes: uint64(st.Ffree),
+		ReadOnly:   st.Flags&unix.ST_RDONLY != 0,
 	}
 	if fsys.Type == "" {
 		fsys.Type = fmt.Sprintf("0x%X", magic)
@@ -86,8 +88,19 @@ func fileSystemOf(dir string) (FileSystem, error) {
 	if typ, options, found := mountOf(table, unix.Major(dev), unix.Minor(dev)); found {
 		fsys.Type = typ
 		fsys.NoBarrier = slices.Contains(options, "nobarrier") || slices.Contains(options, "barrier=0")
+		fsys.ReadOnly = fsys.ReadOnly || slices.Contains(options, "ro") || slices.Contains(options, "emergency_ro") // ext4's, since Linux 6.15
 	}
 	return fsys, nil
+}
+
+// readOnly says so, with the remedy, if nothing can be written to the file system of dir any more; nil if that is not so.
+func readOnly(dir string) error {
+	fsys, err := fileSystemOf(dir)
+	if err != nil || !fsys.ReadOnly {
+		return nil // another error says what is wrong
+	}
+	return fmt.Errorf("the file system of %s is read-only, as the kernel makes it after an error on it: its log (dmesg) has the cause; "+
+		"unmount it, check it with fsck, mount it again, and replace the card or disk if that comes again: %w", dir, unix.EROFS)
 }
 
 // freeOn returns what may still be written to the file system of dir: bytes, and files (the largest number if it makes inodes as needed).

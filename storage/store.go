@@ -156,6 +156,9 @@ func Open(o Options) (*Store, error) {
 }
 
 func (s *Store) open() error {
+	if err := readOnly(s.options.Dir); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
 	if err := s.clearHome(); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
@@ -318,6 +321,9 @@ func (s *Store) fail(cause error) error {
 	s.mu.Lock()
 	first := s.failure == nil
 	if first {
+		if ro := readOnly(s.options.Dir); ro != nil {
+			cause = fmt.Errorf("%w: %w", ro, cause)
+		}
 		s.failure = fmt.Errorf("%w: %w; check the disk, then start again", ErrFailing, cause)
 	}
 	err := s.failure
