@@ -71,6 +71,7 @@ type Options struct {
 	Demand  *leaf.OnDemand              // when the link is opened; nil: it is always wanted, and not the uplink's business
 	Rate    int64                       // bytes of records per second, on average and before compression; 0: no limit
 
+	Commands  bool         // feed the stream of commands, which the executor makes, from the hub
 	Documents bool         // keep the hub's configuration documents
 	Log       *slog.Logger // nil: no log
 }

@@ -3,6 +3,8 @@ package forward
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -13,14 +15,12 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
-// commands makes a gateway's stream of commands.
+// commands makes a gateway's stream of commands, as the executor does. The downlink feeds it.
 func (g *gateway) commands() jetstream.Stream {
 	g.site.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	st, err := g.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: fleet.Commands, AllowDirect: true, Sources: []*jetstream.StreamSource{Downstream(g.name, "", fleet.Commands)},
-	})
+	st, err := g.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: fleet.Commands, AllowDirect: true, Subjects: []string{"cmd." + g.name + ".>"}})
 	if err != nil {
 		g.site.t.Fatal(err)
 	}
@@ -95,6 +95,82 @@ func TestCommandsComeDown(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandsOutliveAPowerCut: the hub has heard that the leaf has its commands, and a power cut takes them from the leaf before they were synced. They come
+// again, each once. In an older copy of the data directory they do not: another copy has had them.
+func TestCommandsOutliveAPowerCut(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 30 s")
+	}
+	s := newSite(t)
+	var want []string
+	order := func(n int) {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		for range n {
+			id := fmt.Sprintf("c%d", len(want))
+			if _, err := s.js.Publish(ctx, fleet.CommandSubject("g1", "pump"), []byte("on"), jetstream.WithMsgID(id)); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, id)
+		}
+	}
+	taken := func(g *gateway) {
+		t.Helper()
+		poll.Until(t, patient, func() bool { return len(g.received()) >= len(want) }, "%d commands at the leaf, %v", len(want), &describeDown{g})
+		poll.Until(t, patient, func() bool { return g.up.Downlinks()[0].Received >= uint64(len(want)) }, "what is on flash is known: %v", &describeDown{g})
+		poll.Until(t, patient, func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), patient)
+			defer cancel()
+			c, err := s.js.PushConsumer(ctx, fleet.Commands, fleet.DownConsumer("g1", fleet.Commands))
+			return err == nil && c.CachedInfo().AckFloor.Stream >= uint64(len(want))
+		}, "the hub has heard of it")
+		if got := g.received(); !slices.Equal(got, want) {
+			t.Errorf("the leaf has commands %v, want %v", got, want)
+		}
+	}
+	dir := t.TempDir()
+	before := filepath.Join(t.TempDir(), "before")
+	g := s.start("g1", dir)
+	g.commands()
+	g.append(10, "S")
+	order(20)
+	taken(g)
+	g.close()
+	s.check(os.CopyFS(before, os.DirFS(dir)))
+	g = s.start("g1", dir)
+	g.append(10, "S")
+	order(10)
+	taken(g)
+	s.await(patient, "FIELD")
+	g.close()
+	for _, lost := range []string{filepath.Join("jetstream", "CAPTURE", "streams", fleet.Commands), downFile} {
+		s.check(os.RemoveAll(filepath.Join(dir, lost)))
+		if lost == downFile {
+			b, err := os.ReadFile(filepath.Join(before, lost))
+			s.check(err)
+			s.check(os.WriteFile(filepath.Join(dir, lost), b, 0o600))
+		} else {
+			s.check(os.CopyFS(filepath.Join(dir, lost), os.DirFS(filepath.Join(before, lost))))
+		}
+	}
+	g = s.start("g1", dir)
+	taken(g)
+	g.close()
+
+	g = s.start("g1", before)
+	poll.Until(t, patient, func() bool { return g.up.Downlinks()[0].Attached }, "the older copy takes what the hub has: %v", &describeDown{g})
+	poll.Wait(context.Background(), 2*time.Second, func() bool { return false })
+	if got := g.received(); len(got) != 20 {
+		t.Errorf("the older copy took %d commands, want none but its 20", len(got))
+	}
+}
+
+// describeDown prints the downlinks when it is printed, not before.
+type describeDown struct{ g *gateway }
+
+func (d *describeDown) String() string { return fmt.Sprintf("%+v", d.g.up.Downlinks()) }
 
 // TestDocumentsComeDown: what the hub writes for a leaf is read there, also without a link, and only that.
 func TestDocumentsComeDown(t *testing.T) {

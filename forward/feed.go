@@ -32,6 +32,7 @@ type feed struct {
 	counting storage.Position // where the counting consumer begins, 0: there may be none; used by one goroutine
 	own      bool             // the hub has proven, in this run or an earlier one, to hold a record of this very store; used by one goroutine
 	refused  int              // times in a row that the hub was sent records and asked for the first of them again; used by one goroutine
+	owner    atomic.Int32     // whose records the hub had at the first handshake: an owner
 	silent   atomic.Bool      // the hub stream did not answer when it was last read
 
 	mu       sync.Mutex // guards the fields below

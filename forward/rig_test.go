@@ -182,9 +182,11 @@ func (s *site) start(name, dir string, addrs ...string) *gateway {
 	fatal("connect")
 	g.js, err = jetstream.New(g.nc)
 	fatal("jetstream")
-	g.up = New(Options{Leaf: name, Dir: dir, Streams: testStreams, Documents: true, Demand: s.demand, Log: log}, g.store, g.leaf)
+	g.up = New(Options{Leaf: name, Dir: dir, Streams: testStreams, Commands: true, Documents: true, Demand: s.demand, Log: log}, g.store, g.leaf)
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
+	err = g.up.Hold(ctx, g.js)
+	fatal("hold the downlink")
 	err = g.store.Attach(ctx, storage.Server{JetStream: g.js, Restart: g.leaf.RestartJetStream, Pause: g.leaf.PauseJetStream, Forwarded: g.up.Forwarded})
 	fatal("attach store")
 	for stream := range testStreams {

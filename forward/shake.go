@@ -47,6 +47,7 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 		return 0, err
 	}
 	if n.found && !f.up.store.Knows(n.id.Store) {
+		f.owner.CompareAndSwap(ownerUnknown, ownerOther)
 		if err := f.foreign(ctx, n); err != nil {
 			return 0, err
 		}
@@ -62,9 +63,16 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 	}
 	if n.found {
 		if err := f.meet(ctx, n); err != nil {
+			if f.up.store.OutrunBy() > 0 {
+				f.owner.CompareAndSwap(ownerUnknown, ownerOther)
+			}
 			return 0, err
 		}
 	}
+	if n.found && n.id.Store != f.up.store.ID() {
+		f.owner.CompareAndSwap(ownerUnknown, ownerOther)
+	}
+	f.owner.CompareAndSwap(ownerUnknown, ownerUs)
 	if err := f.bridgeable(ctx, n); err != nil {
 		return 0, err
 	}
@@ -73,6 +81,22 @@ func (f *feed) shake(ctx context.Context) (storage.Position, error) {
 		return 0, err // what the server would pass over without a word is put right, or told of, first
 	}
 	return n.pos + 1, nil
+}
+
+// Whose records the hub has under our name.
+const (
+	ownerUnknown int32 = iota
+	ownerUs            // this store's, or nobody's
+	ownerOther         // another store's, or those of another copy of this one
+)
+
+// owner returns whose records the hub had when it was first asked.
+func (u *Uplink) owner() int32 {
+	all := ownerUnknown
+	for _, f := range u.feeds {
+		all = max(all, f.owner.Load())
+	}
+	return all
 }
 
 // missing says why the hub stream does not answer, if the hub does.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,7 @@ type Store interface {
 	Gap(ctx context.Context, g storage.GapRecord) error
 	Verify(ctx context.Context, stream string, from storage.Position) error
 	Streams() []storage.StreamState
+	Sync() error // puts on flash what the streams have
 }
 
 // Link is the connection to the hub.
@@ -76,6 +78,9 @@ type Uplink struct {
 	demand *demand // nil: the link is always wanted
 	feeds  []*feed // sorted by stream name; immutable
 	idle   []Progress
+	downs  []*downlink // what is taken from the hub; immutable
+
+	downMu sync.Mutex // guards the file of the downlinks
 
 	nc *nats.Conn          // set by Run
 	js jetstream.JetStream // set by Run
@@ -107,6 +112,12 @@ func New(o Options, store Store, link Link) *Uplink {
 		}
 		u.feeds = append(u.feeds, newFeed(u, name, cfg))
 	}
+	for stream, wanted := range map[string]bool{hub.Commands: o.Commands, hub.Documents: o.Documents} {
+		if wanted {
+			u.downs = append(u.downs, &downlink{up: u, stream: stream, state: Downlink{Stream: stream}})
+		}
+	}
+	slices.SortFunc(u.downs, func(a, b *downlink) int { return strings.Compare(a.stream, b.stream) })
 	return u
 }
 
@@ -127,12 +138,7 @@ func (u *Uplink) Progress() []Progress {
 	for _, f := range u.feeds {
 		all = append(all, f.snapshot())
 	}
-	slices.SortFunc(all, func(a, b Progress) int {
-		if a.Stream < b.Stream {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b Progress) int { return strings.Compare(a.Stream, b.Stream) })
 	return all
 }
 
@@ -161,8 +167,8 @@ func (u *Uplink) Run(ctx context.Context, nc *nats.Conn) error {
 	}()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if u.opts.Documents {
-		wg.Go(func() { u.keepDocuments(ctx) })
+	for _, d := range u.downs {
+		wg.Go(func() { d.run(ctx) })
 	}
 	var r redialer
 	for ctx.Err() == nil {

@@ -123,6 +123,9 @@ func (b *bringing) start(ctx context.Context, up *streams, cfg configs.Config, s
 	}
 	conn.set(up.nc)
 	up.uplink = forward.New(uplinkOptions(cfg, store.Home(), log), store, up.server)
+	if err = up.uplink.Hold(ctx, up.js); err != nil {
+		log.Error("commands and documents may come from the hub before it is known from where on", "err", err)
+	}
 	srv := storage.Server{JetStream: up.js, Restart: up.server.RestartJetStream, Pause: up.server.PauseJetStream, Forwarded: up.uplink.Forwarded}
 	for tries := 0; ; tries++ {
 		if err = store.Attach(ctx, srv); err == nil {

@@ -55,7 +55,7 @@ func storageOptions(cfg configs.Config, log *slog.Logger) storage.Options {
 func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Options {
 	o := forward.Options{
 		Leaf: cfg.Leaf.Name, Domain: cfg.Hub.Domain, Dir: home, Streams: map[string]forward.Config{}, Log: log,
-		Rate: cfg.Hub.Rate, Documents: cfg.Hub.Documents,
+		Rate: cfg.Hub.Rate, Commands: cfg.Hub.Commands && len(cfg.Hub.URLs) > 0, Documents: cfg.Hub.Documents && len(cfg.Hub.URLs) > 0,
 	}
 	if cfg.Hub.Link == leaf.LinkOnDemand {
 		o.Demand = &cfg.Hub.OnDemand
@@ -68,13 +68,9 @@ func uplinkOptions(cfg configs.Config, home string, log *slog.Logger) forward.Op
 
 // commandOptions says whose commands are executed, and where their marks are.
 func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Runner, js jetstream.JetStream, entries []ingest.Entry, log *slog.Logger) command.Options {
-	o := command.Options{
+	return command.Options{
 		Leaf: cfg.Leaf.Name, Dir: command.MarkDir(store.Home()), JetStream: js, Store: store, Entries: entries, Record: runner.Store, Log: log,
 	}
-	if cfg.Hub.Commands && len(cfg.Hub.URLs) > 0 {
-		o.Upstream = forward.Downstream(cfg.Leaf.Name, cfg.Hub.Domain, command.Stream)
-	}
-	return o
 }
 
 // newSources builds the configured sources. newest tells the number of the newest record of a source that was stored since the start.

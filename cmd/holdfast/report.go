@@ -44,6 +44,9 @@ func (r *reporter) report() status.Report {
 		},
 		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()),
 	}
+	if up != nil {
+		rep.Down = down(up.uplink.Downlinks(), link.State == leaf.LinkUp)
+	}
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()
 	}
@@ -116,6 +119,21 @@ func (r *reporter) sources() []status.Source {
 		})
 	}
 	return out
+}
+
+func down(links []forward.Downlink, linked bool) []status.Down {
+	var all []status.Down
+	for _, d := range links {
+		state := "not taking"
+		switch {
+		case !linked || !d.Attached && d.Cause == "":
+			state = "waiting for the link"
+		case d.Attached:
+			state = "taking"
+		}
+		all = append(all, status.Down{Name: d.Stream, State: state, Cause: d.Cause, Remedy: d.Remedy, Received: d.Received, Behind: d.Behind, Heard: d.Heard})
+	}
+	return all
 }
 
 func wear(w storage.Wear) status.Wear {

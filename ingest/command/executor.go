@@ -44,7 +44,6 @@ type Options struct {
 	Store     Store
 	Entries   []ingest.Entry // all sources, with their streams; those that are no Commander refuse
 	Record    func(ctx context.Context, source string, batch ...ingest.Reading) error
-	Upstream  *jetstream.StreamSource // where the stream of commands gets more from; nil: nowhere
 	Log       *slog.Logger
 }
 
@@ -173,8 +172,6 @@ func (e *Executor) stream(ctx context.Context) (jetstream.Stream, error) {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		s, err = e.opt.JetStream.CreateStream(ctx, e.config())
-	case err == nil && e.opt.Upstream != nil && len(s.CachedInfo().Config.Sources) == 0:
-		s, err = e.opt.JetStream.UpdateStream(ctx, e.config())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", Stream, err)
@@ -183,14 +180,10 @@ func (e *Executor) stream(ctx context.Context) (jetstream.Stream, error) {
 }
 
 func (e *Executor) config() jetstream.StreamConfig {
-	c := jetstream.StreamConfig{
+	return jetstream.StreamConfig{
 		Name: Stream, Description: "commands for the sources of this leaf", Subjects: []string{Subject(e.opt.Leaf, ">", "")},
 		MaxMsgs: maxWaiting, MaxBytes: maxWaitingBytes, MaxMsgSize: 2 * maxCommand, Discard: jetstream.DiscardNew, AllowDirect: true,
 	}
-	if e.opt.Upstream != nil {
-		c.Sources = []*jetstream.StreamSource{e.opt.Upstream}
-	}
-	return c
 }
 
 // newID makes an ID for a command that has none.

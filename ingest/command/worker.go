@@ -45,7 +45,10 @@ func (w *worker) run(ctx context.Context) error {
 	}
 	start := w.mark.Seq + 1
 	if w.mark.Seq > info.State.LastSeq { // the stream was made anew, or a power cut took its end: the IDs tell what was executed
-		start = 1
+		start, w.mark.Seq = 1, 0 // and the number means another command from now on
+		if err := w.mark.save(); err != nil {
+			return err
+		}
 	}
 	messages, err := e.read(ctx, start, false, Subject(e.opt.Leaf, w.name, ""), Subject(e.opt.Leaf, w.name, ">"))
 	if err != nil {

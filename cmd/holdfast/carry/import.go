@@ -273,6 +273,8 @@ func (s *store) Gap(context.Context, storage.GapRecord) error {
 
 func (s *store) Verify(context.Context, string, storage.Position) error { return nil } // unpack has
 
+func (s *store) Sync() error { return nil } // nothing comes down
+
 func (s *store) Streams() []storage.StreamState {
 	var all []storage.StreamState
 	for name, sp := range s.spans {

@@ -13,6 +13,7 @@ func Fold(r Report) Verdict {
 	foldStreams(r, &v)
 	foldSources(r, &v)
 	foldLink(r, &v)
+	foldDown(r, &v)
 	foldDamage(r, &v)
 	if r.Clock == "unsynced" {
 		v.add(Note, "clock", "not set by a time source yet: records say so in their time header, and nothing expires by it", "")
@@ -199,6 +200,14 @@ var rejectRemedies = map[string]string{
 	"topic not valid":   "correct the device's topic: it is empty, has a wildcard, or is no text; the log names the newest",
 	"queue full":        "QoS 0 messages came faster than they could be stored: use QoS 1, or raise queue",
 	"overrun":           "the line brought more than could be stored: raise buffer, or see why the store is slow",
+}
+
+func foldDown(r Report, v *Verdict) {
+	for _, d := range r.Down {
+		if d.Cause != "" {
+			v.add(Warning, "from the hub", d.Name+" does not come: "+d.Cause, d.Remedy)
+		}
+	}
 }
 
 func foldLink(r Report, v *Verdict) {

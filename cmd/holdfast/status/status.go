@@ -17,7 +17,8 @@ type Report struct {
 	Link    Link      `json:"link"`
 	Streams []Stream  `json:"streams"`
 	Sources []Source  `json:"sources"`
-	Damage  []Damage  `json:"damage,omitempty"` // found in the data directory since the start
+	Down    []Down    `json:"from_hub,omitempty"` // commands and documents
+	Damage  []Damage  `json:"damage,omitempty"`   // found in the data directory since the start
 	Verdict Verdict   `json:"verdict"`
 }
 
@@ -91,6 +92,17 @@ type Source struct {
 	Stored   uint64            `json:"stored"`
 	Rejected map[string]uint64 `json:"rejected,omitempty"` // by reason
 	Last     time.Time         `json:"last_record,omitzero"`
+}
+
+// Down is a stream that the gateway takes from the hub.
+type Down struct {
+	Name     string    `json:"name"`  // COMMANDS, KV_DOCUMENTS
+	State    string    `json:"state"` // taking, waiting for the link, not taking
+	Cause    string    `json:"cause,omitempty"`
+	Remedy   string    `json:"remedy,omitempty"`
+	Received uint64    `json:"received"`            // number in the hub stream of the newest message that is on flash here
+	Behind   uint64    `json:"at_hub"`              // that the hub has for this gateway beyond, as it said last
+	Heard    time.Time `json:"last_heard,omitzero"` // from the hub's stream
 }
 
 // Damage is something in the data directory that was found damaged since the start, and dealt with.

@@ -59,6 +59,17 @@ func Text(w io.Writer, r Report) error {
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, Count(s.Received), Count(s.Stored), Count(rejected), last)
 	}
+	if len(r.Down) > 0 {
+		fmt.Fprintln(tw, "\t\t\t\t\t")
+		fmt.Fprintln(tw, "FROM HUB\tSTATE\tNEWEST HERE\tAT HUB\tHEARD\t")
+		for _, d := range r.Down {
+			heard := "-"
+			if !d.Heard.IsZero() {
+				heard = span(r.Now.Sub(d.Heard)) + " ago"
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", d.Name, d.State, Count(d.Received), Count(d.Behind), heard)
+		}
+	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("lay out the status: %w", err)
 	}
