@@ -8,6 +8,8 @@ LDFLAGS := -s -w
 
 # Packages are tested one after another: the tests start real servers, disks and brokers, and two cores are all that is asked for.
 TEST_P       ?= 2
+# So many tests of one package run side by side where they mostly wait.
+TEST_PARALLEL ?= 3
 TEST_TIMEOUT ?= 20m
 FUZZ_TIME    ?= 60s
 CUTS         ?= 200
@@ -29,7 +31,7 @@ test-deps: ## install what the tests use beside Go (root on Debian), else say wh
 
 test: test-deps ## all tests but the long rigs
 	$(GO) build ./...
-	$(GO) test -count=1 -p $(TEST_P) -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test -count=1 -p $(TEST_P) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
 
 test-short: ## tests that need no network, no root and less than a minute
 	$(GO) test -short -count=1 -timeout 5m ./...

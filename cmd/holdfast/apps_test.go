@@ -26,6 +26,7 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: waits for a flush, not done with -short")
 	}
+	t.Parallel()
 	a := startApplication(t)
 	kv, err := a.js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "state"})
 	if err != nil {

@@ -18,6 +18,7 @@ func TestDevicesThroughKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: runs a hub of three processes, not done with -short")
 	}
+	t.Parallel()
 	kills := 5
 	if *full {
 		kills = 20

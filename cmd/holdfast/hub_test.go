@@ -70,6 +70,7 @@ func edit(t *testing.T, path, old, with string) {
 
 // TestHubInTenMinutes follows docs/HUB.md with the commands alone: from a hub as written to a gateway's records at the hub, and to the end of it.
 func TestHubInTenMinutes(t *testing.T) {
+	t.Parallel()
 	for _, auth := range []fleet.Auth{fleet.ByJWT, fleet.ByConfig} {
 		t.Run(string(auth), func(t *testing.T) {
 			file, _ := writtenHub(t, auth)

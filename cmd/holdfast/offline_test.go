@@ -58,6 +58,7 @@ func TestOffline(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: builds a daemon with another clock, runs a hub and a broker, not done with -short")
 	}
+	t.Parallel()
 	binary := shifted(t, to1970())
 	s := newSite(t, siteOptions{broker: true})
 	s.wire.Cut()

@@ -21,6 +21,7 @@ func TestStreamsThatCannotBeBroughtUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: waits for the streams as long as a start does, not done with -short")
 	}
+	t.Parallel()
 	dir := t.TempDir()
 	ports, err := port.Pick(1)
 	if err != nil {
