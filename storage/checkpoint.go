@@ -6,16 +6,30 @@ import (
 	"time"
 )
 
-// due reports whether it is time for a checkpoint. Needs turn.
+// due reports whether it is time for a checkpoint. One that is wanted, or for the room it makes, has to free segments, as many as make it worth its syncfs:
+// the ring is full again a moment later. Needs turn.
 func (p *publisher) due() bool {
 	state := p.store.ring.State()
 	if p.store.failed() != nil || p.done <= state.Checkpoint || len(p.owed) > 0 {
 		return false
 	}
 	p.mu.Lock()
-	wanted := p.wanted
+	wanted, all := p.wanted, p.done >= p.appended
 	p.mu.Unlock()
-	return wanted || p.unsaved >= maxUnsaved || 2*state.Used >= state.Segments || p.store.now().Sub(p.saved) >= checkpointInterval
+	frees := state.Frees(p.done)
+	return wanted && (frees > 0 || all) || p.unsaved >= maxUnsaved || 2*state.Used >= state.Segments && frees > 0 && 4*frees >= state.Used ||
+		p.store.now().Sub(p.saved) >= checkpointInterval
+}
+
+// save gives a checkpoint if it is time, and tells those who wait for the room. Needs turn.
+func (p *publisher) save(ctx context.Context) {
+	if !p.due() {
+		return
+	}
+	if err := p.checkpoint(ctx); err != nil {
+		p.store.log.Warn("no checkpoint", "err", err)
+	}
+	p.tell()
 }
 
 // checkpoint makes durable what has been published and frees the ring up to it. Needs turn.

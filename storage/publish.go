@@ -88,6 +88,7 @@ type publisher struct {
 type flight struct {
 	end  journal.Position
 	recs []pending
+	size int // of the payloads
 }
 
 func newPublisher(s *Store) *publisher {
@@ -103,7 +104,7 @@ func (p *publisher) push(end journal.Position, recs []pending) {
 	p.mu.Lock()
 	p.appended = end
 	if p.behind = p.behind || p.bytes+size > maxQueueBytes; !p.behind {
-		p.queue = append(p.queue, flight{end, recs})
+		p.queue = append(p.queue, flight{end, recs, size})
 		p.bytes += size
 	}
 	p.mu.Unlock()
@@ -170,11 +171,7 @@ func (p *publisher) step(ctx context.Context) (more bool) {
 		p.catchUp(ctx)
 	}
 	p.pay(ctx)
-	if p.due() {
-		if err := p.checkpoint(ctx); err != nil {
-			p.store.log.Warn("no checkpoint", "err", err)
-		}
-	}
+	p.save(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.queue) > 0 || p.behind && !p.held
@@ -201,18 +198,20 @@ func (p *publisher) pay(ctx context.Context) {
 func (p *publisher) take() (batch []pending, end journal.Position, behind, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n, size := 0, 0
-	for n < len(p.queue) && size < maxFlightBytes && (n == 0 || len(batch)+len(p.queue[n].recs) <= maxGroupRecords) {
-		if batch == nil && n+1 == len(p.queue) {
-			batch = p.queue[n].recs // no copy of a single group
-		} else {
-			batch = append(batch[:len(batch):len(batch)], p.queue[n].recs...)
-		}
-		for i := range p.queue[n].recs {
-			size += len(p.queue[n].recs[i].payload)
-		}
+	n, size, records := 0, 0, 0
+	for n < len(p.queue) && size < maxFlightBytes && (n == 0 || records+len(p.queue[n].recs) <= maxGroupRecords) {
+		size += p.queue[n].size
+		records += len(p.queue[n].recs)
 		end = p.queue[n].end
 		n++
+	}
+	if n == 1 {
+		batch = p.queue[0].recs
+	} else if n > 1 {
+		batch = make([]pending, 0, records)
+		for _, f := range p.queue[:n] {
+			batch = append(batch, f.recs...)
+		}
 	}
 	clear(p.queue[:n])
 	if p.queue = p.queue[n:]; len(p.queue) == 0 {
@@ -347,11 +346,11 @@ func (p *publisher) refused(st *stream, err error) {
 // publish sends records that lie one behind the other.
 func (w *wire) publish(run []pending) (ticket uint64, err error) {
 	for i := range run {
-		m, err := parseMessage(run[i].payload)
+		m, err := w.carrier.load(run[i].payload, run[i].at-1)
 		if err != nil {
 			return w.serial, err
 		}
-		if ticket, err = w.send(m.msg(run[i].at-1), i == len(run)-1); err != nil {
+		if ticket, err = w.send(m, i == len(run)-1); err != nil {
 			return ticket, err
 		}
 	}

@@ -42,16 +42,22 @@ func (p *publisher) catchUp(ctx context.Context) {
 	}
 }
 
-// replay goes through the ring from where everything before is in its stream.
+// replay goes through the ring from where everything before is in its stream. Checkpoints are given meanwhile: a long way would keep the ring full.
 func (p *publisher) replay(ctx context.Context) error {
 	s := p.store
 	var batch []pending
-	size := 0
+	var whole journal.Position // behind the groups of which all is in the batch
+	size, limit := 0, min(maxFlightBytes, int(s.ring.State().Segment))
 	flush := func() {
 		p.publish(ctx, batch)
 		batch, size = batch[:0], 0
+		p.settle(whole)
+		p.save(ctx)
 	}
 	err := s.ring.Replay(p.done, func(end journal.Position, group []journal.Entry) error {
+		if len(batch)+len(group) > maxGroupRecords || size >= limit {
+			flush()
+		}
 		for i := range group {
 			r, m, err := s.locate(&group[i])
 			if err != nil || r.st == nil {
@@ -72,12 +78,14 @@ func (p *publisher) replay(ctx context.Context) error {
 			}
 			r.payload = bytes.Clone(r.payload)
 			batch = append(batch, r)
-			if size += len(r.payload); len(batch) >= maxGroupRecords || size >= maxFlightBytes {
-				flush()
-			}
+			size += len(r.payload)
 		}
+		whole = end
 		return ctx.Err()
 	})
+	if err != nil {
+		whole = 0 // of the last group not all may be in the batch
+	}
 	flush()
 	return err
 }

@@ -118,4 +118,10 @@ type State struct {
 	Checkpoint Position // everything below is no longer needed
 	Used       int      // segments that hold needed entries or are being written
 	Segments   int      // of all
+	Segment    int64    // bytes of one
+}
+
+// Frees returns how many segments a checkpoint would free.
+func (s State) Frees(p Position) int {
+	return int(uint64(p)/uint64(s.Segment) - uint64(s.Checkpoint)/uint64(s.Segment))
 }

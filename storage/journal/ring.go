@@ -228,7 +228,7 @@ func (r *Ring) State() State {
 	if first := r.number(r.checkpoint); first <= r.current {
 		used = int(r.current-first) + 1
 	}
-	return State{Tail: r.tail, Checkpoint: r.checkpoint, Used: used, Segments: r.count}
+	return State{Tail: r.tail, Checkpoint: r.checkpoint, Used: used, Segments: r.count, Segment: r.size}
 }
 
 // Close waits for an Append that is under way, puts the checkpoint on flash and closes the files. Later calls do nothing.
