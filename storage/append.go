@@ -76,7 +76,7 @@ func portion(items []item) int {
 	const share = 8
 	var bytes, records int64
 	for i := range items {
-		c := items[i].source.stream.config()
+		c := items[i].source.stream.configured.Load()
 		bytes += int64(items[i].size)
 		records++
 		if i > 0 && (bytes > c.MaxBytes/share || c.MaxMsgs > 0 && records > max(1, c.MaxMsgs/share)) {
@@ -89,6 +89,9 @@ func portion(items []item) int {
 // awaitStreams waits until the streams of records can take them.
 func (s *Store) awaitStreams(ctx context.Context, recs []Record) error {
 	for i := range recs {
+		if i > 0 && recs[i].Source == recs[i-1].Source {
+			continue
+		}
 		src := s.source(recs[i].Source)
 		if src == nil {
 			continue // prepare says so
@@ -125,9 +128,13 @@ type item struct {
 func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 	c := &call{items: make([]item, len(recs))}
 	total := 0
+	var src *source
 	for i := range recs {
 		r := &recs[i]
-		src, reason := s.check(r)
+		if i == 0 || r.Source != recs[i-1].Source {
+			src = s.source(r.Source)
+		}
+		reason := s.check(src, r)
 		if reason != "" {
 			return nil, &InvalidError{Index: i, Source: r.Source, Seq: r.Seq, Reason: reason}
 		}
@@ -153,7 +160,7 @@ func (s *Store) prepare(recs []Record, now time.Time) (*call, error) {
 // fill makes the message of a record, at the end of b.
 func (it *item) fill(b []byte, r *Record, id ID, stamp Stamp) []byte {
 	from := len(b)
-	b, header := appendMessage(b, it.source, id.String(), stamp.String(), r)
+	b, header := appendMessage(b, it.source, id, stamp, r)
 	it.seq, it.payload = r.Seq, b[from:len(b):len(b)]
 	subject := len(it.source.subject)
 	if r.Tail != "" {
@@ -170,43 +177,44 @@ func storedSize(subject, header, data int) uint64 {
 	return uint64(fixed + subject + headerLength + header + data + checksum)
 }
 
-// check finds a record's source and says what is wrong with the record, if anything is.
-func (s *Store) check(r *Record) (*source, string) {
-	src := s.source(r.Source)
+// check says what is wrong with a record of a source, if anything is; nil: of none that is configured.
+func (s *Store) check(src *source, r *Record) string {
+	if src == nil {
+		return "its source is not configured"
+	}
+	limits := src.stream.configured.Load()
 	switch {
-	case src == nil:
-		return nil, "its source is not configured"
-	case r.Stream != src.stream.name():
-		return nil, fmt.Sprintf("its source goes into stream %q, not %q", src.stream.name(), r.Stream)
+	case r.Stream != limits.Name:
+		return fmt.Sprintf("its source goes into stream %q, not %q", limits.Name, r.Stream)
 	case r.Seq == 0:
-		return nil, "its sequence is zero"
-	case int64(len(r.Data)) > src.stream.config().MaxMsgSize:
-		return nil, fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), src.stream.config().MaxMsgSize)
+		return "its sequence is zero"
+	case int64(len(r.Data)) > limits.MaxMsgSize:
+		return fmt.Sprintf("its %d bytes are above max_msg_size, %d", len(r.Data), limits.MaxMsgSize)
 	case len(r.Mark) > maxMark:
-		return nil, fmt.Sprintf("its mark is longer than %d bytes", maxMark)
+		return fmt.Sprintf("its mark is longer than %d bytes", maxMark)
 	case len(src.subject)+1+len(r.Tail) > maxSubject:
-		return nil, fmt.Sprintf("its subject is longer than %d characters", maxSubject)
+		return fmt.Sprintf("its subject is longer than %d characters", maxSubject)
 	}
 	if reason := tailProblem(r.Tail); reason != "" {
-		return nil, reason
+		return reason
 	}
 	headers := 0
 	for k, v := range r.Header {
 		if reason := headerProblem(k, v); reason != "" {
-			return nil, reason
+			return reason
 		}
 		headers += len(k) + len(v) + len(": \r\n")
 	}
 	if headers > maxHeaders {
-		return nil, fmt.Sprintf("its headers are longer than %d bytes", maxHeaders)
+		return fmt.Sprintf("its headers are longer than %d bytes", maxHeaders)
 	}
 	const ours = 512 // the headers that every record gets, generously
 	if size := len(r.Data) + headers + ours; size > maxPayload {
-		return nil, fmt.Sprintf("its %d bytes do not fit the server's max_payload, %d", len(r.Data), maxPayload)
+		return fmt.Sprintf("its %d bytes do not fit the server's max_payload, %d", len(r.Data), maxPayload)
 	} else if limit := s.ring.GroupLimit(); size+maxSubject > limit {
-		return nil, fmt.Sprintf("its %d bytes do not fit into a segment of the journal, %d: raise storage.journal", len(r.Data), limit)
+		return fmt.Sprintf("its %d bytes do not fit into a segment of the journal, %d: raise storage.journal", len(r.Data), limit)
 	}
-	return src, ""
+	return ""
 }
 
 // tailProblem says why tokens cannot stand behind a subject.

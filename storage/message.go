@@ -30,7 +30,7 @@ const headerStart = "NATS/1.0\r\n" + HeaderID + ": "
 const orderSize = len(jetstream.ExpectedLastSeqHeader) + len(": \r\n") + 16
 
 // appendMessage adds the form of a record in the journal to b, and returns how much its headers take.
-func appendMessage(b []byte, src *source, id, stamp string, r *Record) ([]byte, int) {
+func appendMessage(b []byte, src *source, id ID, stamp Stamp, r *Record) ([]byte, int) {
 	tail := r.Tail
 	b = append(b, byte(len(src.stream.name())))
 	b = append(b, src.stream.name()...)
@@ -47,8 +47,8 @@ func appendMessage(b []byte, src *source, id, stamp string, r *Record) ([]byte, 
 	}
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)
-	b = append(append(b, headerStart...), id...)
-	b = append(append(b, "\r\n"+HeaderTime+": "...), stamp...)
+	b = id.append(append(b, headerStart...))
+	b = stamp.append(append(b, "\r\n"+HeaderTime+": "...))
 	b = append(b, '\r', '\n')
 	for k, v := range r.Header {
 		b = append(append(b, k...), ": "...)
@@ -69,9 +69,11 @@ func (m message) encode() []byte {
 	return append(b, m.data...)
 }
 
-// messageSize is an upper bound of what appendMessage adds.
+// messageSize is an upper bound of what appendMessage adds, and not far above: records wait in memory in as much.
 func messageSize(src *source, r *Record) int {
-	n := 1 + len(src.stream.name()) + 1 + len(r.Mark) + 2 + len(src.subject) + 1 + len(r.Tail) + 4 + len(headerStart) + len(HeaderTime) + 256 + len(r.Data)
+	const lengths, numbers, stamp, signs = 1 + 1 + 2 + 4, 10 + 20 + 20, 30 + 21 + 9, 16
+	n := lengths + len(src.stream.name()) + len(r.Mark) + 2*len(src.subject) + 1 + len(r.Tail) + // leaf and source are in the ID, too
+		len(headerStart) + numbers + len(HeaderTime) + stamp + signs + len(r.Data)
 	for k, v := range r.Header {
 		n += len(k) + len(v) + len(": \r\n")
 	}
@@ -80,8 +82,17 @@ func messageSize(src *source, r *Record) int {
 
 var errNoMessage = errors.New("not a record of this program")
 
-// parseMessage reads what appendMessage writes. The parts are those of b.
-func parseMessage(b []byte) (m message, err error) {
+// parseMessage reads what appendMessage writes. Header, mark and data are those of b.
+func parseMessage(b []byte) (message, error) {
+	p, err := splitMessage(b)
+	return message{stream: string(p.stream), mark: p.mark, subject: string(p.subject), header: p.header, data: p.data}, err
+}
+
+// parts are those of a message as the journal keeps it.
+type parts struct{ stream, mark, subject, header, data []byte }
+
+// splitMessage finds the parts of what appendMessage writes.
+func splitMessage(b []byte) (m parts, err error) {
 	take := func(n int) []byte {
 		if err != nil || n > len(b) || n < 0 {
 			err = errNoMessage
@@ -96,9 +107,9 @@ func parseMessage(b []byte) (m message, err error) {
 		copy(wide[:], take(n))
 		return int(binary.LittleEndian.Uint64(wide[:]))
 	}
-	m.stream = string(take(number(1)))
+	m.stream = take(number(1))
 	m.mark = take(number(1))
-	m.subject = string(take(number(2)))
+	m.subject = take(number(2))
 	m.header = take(number(4))
 	m.data = b
 	if err == nil && !bytes.HasPrefix(m.header, []byte(headerStart)) {
@@ -114,19 +125,43 @@ func (m *message) header1(text string) string {
 	return string(value)
 }
 
-// msg makes what is published: it is stored behind the position given or not at all.
-func (m *message) msg(behind Position) *nats.Msg {
-	out := &nats.Msg{Subject: m.subject, Data: m.data, Header: make(nats.Header, 4)}
-	lines := string(m.header[len("NATS/1.0\r\n"):])
+// carrier is what records are published in, one after the other: the client has copied it when it returns.
+type carrier struct {
+	msg    nats.Msg
+	values []string // of the headers
+}
+
+// load makes the carrier's message that of a record, which is stored behind the position given or not at all. It is good until the next call.
+func (c *carrier) load(payload []byte, behind Position) (*nats.Msg, error) {
+	p, err := splitMessage(payload)
+	if err != nil {
+		return nil, err
+	}
+	if c.msg.Header == nil {
+		c.msg.Header = nats.Header{}
+	}
+	if string(p.subject) != c.msg.Subject {
+		c.msg.Subject = string(p.subject)
+	}
+	c.msg.Data, c.msg.Reply, c.values = p.data, "", c.values[:0]
+	clear(c.msg.Header)
+	lines := string(p.header[len("NATS/1.0\r\n"):])
 	for lines != "" {
 		var line string
 		line, lines, _ = strings.Cut(lines, "\r\n")
 		if k, v, ok := strings.Cut(line, ": "); ok {
-			out.Header[k] = []string{v}
+			c.set(k, v)
 		}
 	}
-	order(out, behind)
-	return out
+	c.set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(uint64(behind), 10))
+	return &c.msg, nil
+}
+
+// set sets a header.
+func (c *carrier) set(key, value string) {
+	c.values = append(c.values, value)
+	n := len(c.values)
+	c.msg.Header[key] = c.values[n-1 : n : n]
 }
 
 // order makes the server refuse a message unless it comes to lie right behind a position.

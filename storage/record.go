@@ -56,13 +56,15 @@ type ID struct {
 }
 
 // String returns the wire form, <leaf>.<store>.<source>.<epoch>.<seq>.
-func (id ID) String() string {
-	b := make([]byte, 0, 96)
+func (id ID) String() string { return string(id.append(make([]byte, 0, 96))) }
+
+// append adds the wire form to b.
+func (id ID) append(b []byte) []byte {
 	b = append(append(b, id.Leaf...), '.')
 	b = append(append(b, id.Store...), '.')
 	b = append(append(b, id.Source...), '.')
 	b = append(strconv.AppendUint(b, id.Epoch, 10), '.')
-	return string(strconv.AppendUint(b, id.Seq, 10))
+	return strconv.AppendUint(b, id.Seq, 10)
 }
 
 // ParseID reads the wire form of an ID.
@@ -123,17 +125,38 @@ type Stamp struct {
 }
 
 // String returns the wire form: RFC 3339 UTC with nine digits, seconds since boot with nine digits, and the clock's state, separated by blanks.
-func (s Stamp) String() string {
-	b := make([]byte, 0, 64)
-	b = s.Wall.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000000Z")
+func (s Stamp) String() string { return string(s.append(make([]byte, 0, 64))) }
+
+// append adds the wire form to b. By hand, as every record gets one: what the time package does for any layout takes several times as long.
+func (s Stamp) append(b []byte) []byte {
+	wall := s.Wall.UTC()
+	if year, month, day := wall.Date(); year >= 0 && year <= 9999 {
+		hour, minute, second := wall.Clock()
+		b = append(appendDigits(b, year, 4), '-')
+		b = append(appendDigits(b, int(month), 2), '-')
+		b = append(appendDigits(b, day, 2), 'T')
+		b = append(appendDigits(b, hour, 2), ':')
+		b = append(appendDigits(b, minute, 2), ':')
+		b = append(appendDigits(b, second, 2), '.')
+		b = append(appendDigits(b, wall.Nanosecond(), 9), 'Z')
+	} else {
+		b = wall.AppendFormat(b, "2006-01-02T15:04:05.000000000Z")
+	}
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, int64(s.Boot/time.Second), 10)
 	b = append(b, '.')
-	for digit, rest := time.Second/10, s.Boot%time.Second; digit > 0; digit /= 10 {
-		b = append(b, byte('0'+rest/digit%10))
+	b = append(appendDigits(b, int(s.Boot%time.Second), 9), ' ')
+	return append(b, s.Clock.String()...)
+}
+
+// appendDigits adds a number that is not negative, with zeros in front.
+func appendDigits(b []byte, n, width int) []byte {
+	b = append(b, "000000000"[:width]...)
+	for i := len(b) - 1; n > 0; i-- {
+		b[i] = byte('0' + n%10)
+		n /= 10
 	}
-	b = append(b, ' ')
-	return string(append(b, s.Clock.String()...))
+	return b
 }
 
 // ParseStamp reads the wire form of a Stamp.

@@ -14,6 +14,7 @@ func TestStampWireForm(t *testing.T) {
 		{"whole", Stamp{Wall: time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC), Boot: 90 * time.Second, Clock: ClockSynced}, "2026-11-30T10:00:00.000000000Z 90.000000000 synced"},
 		{"fractions", Stamp{Wall: time.Date(1970, 1, 1, 0, 0, 7, 1, time.UTC), Boot: 1234567891, Clock: ClockUnsynced}, "1970-01-01T00:00:07.000000001Z 1.234567891 unsynced"},
 		{"small", Stamp{Wall: time.Date(2026, 1, 1, 0, 0, 0, 120, time.FixedZone("", 3600)), Boot: 5}, "2025-12-31T23:00:00.000000120Z 0.000000005 unknown"},
+		{"all digits", Stamp{Wall: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Boot: 1<<63 - 1}, "9999-12-31T23:59:59.999999999Z 9223372036.854775807 unknown"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

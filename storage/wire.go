@@ -29,13 +29,14 @@ var (
 // order of publishing and nobody else writes to it, and each names the sequence that it must come behind, so the sequence in that acknowledgement tells whether all of the run were stored. Used by one
 // goroutine at a time, the holder of publisher.turn.
 type wire struct {
-	js     jetstream.JetStream
-	nc     *nats.Conn
-	sub    *nats.Subscription
-	inbox  string
-	serial uint64
-	acks   chan *nats.Msg // closed by nobody: the subscription ends with close
-	early  map[uint64]ack // acknowledgements that came while another was awaited; emptied for each group
+	js      jetstream.JetStream
+	nc      *nats.Conn
+	sub     *nats.Subscription
+	inbox   string
+	serial  uint64
+	acks    chan *nats.Msg // closed by nobody: the subscription ends with close
+	carrier carrier
+	early   map[uint64]ack // acknowledgements that came while another was awaited; emptied for each group
 
 	patience time.Duration // fencePatience; shorter in tests
 	limit    time.Duration // ackLimit; shorter in tests
