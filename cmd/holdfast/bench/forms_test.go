@@ -31,7 +31,8 @@ type form struct {
 	name string
 	writer
 	mount   *disk.Mount
-	drained func(context.Context) error // waits until what was committed needs nothing more; nil: it never does
+	drained func(context.Context) error              // waits until what was committed needs nothing more; nil: it never does
+	link    func(ctx context.Context, on bool) error // nil: it has none
 	close   func() error
 }
 
@@ -49,7 +50,7 @@ func (b *bench) makers(leaf string) []maker {
 			if err != nil {
 				return nil, err
 			}
-			f := &form{writer: newStore(g.store), close: g.close, drained: g.settled}
+			f := &form{writer: newStore(g.store), close: g.close, drained: g.settled, link: g.link}
 			if err := g.link(ctx, true); err != nil {
 				return nil, errors.Join(err, g.close())
 			}
