@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -208,11 +209,15 @@ func (r *linkRun) fill(n int, stream string) []string {
 			id := storage.ID{Leaf: g.name, Store: g.store.ID(), Source: source, Epoch: g.store.Epoch(), Seq: g.seqs[stream]}
 			all = append(all, id.String())
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patient)
-		if err := g.store.Append(ctx, recs...); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
+		var err error
+		poll.Wait(ctx, 4*patient, func() bool { // a million may outrun the way from the journal into the streams
+			err = g.store.Append(ctx, recs...)
+			return !errors.Is(err, storage.ErrFull)
+		})
+		if cancel(); err != nil {
 			r.t.Errorf("append: %v", err)
 		}
-		cancel()
 	}
 	g.site.wantMore(g.hubStream(stream), all...)
 	return all

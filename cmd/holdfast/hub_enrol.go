@@ -52,7 +52,7 @@ func hubRevoke(ctx context.Context, args []string, std stdio) error {
 	}
 	if site.Auth == fleet.ByConfig {
 		_, err := fmt.Fprintf(std.out, "%s (key %s) is out of the servers' users here, and not there yet: %s\n", gone.Leaf, gone.Key, copyAccounts)
-		return err
+		return errors.Join(err, hubExpel(ctx, f, file, gone.Leaf, std))
 	}
 	nc, err := f.connect(file, fleet.SystemFile)
 	if err != nil {
@@ -65,7 +65,25 @@ func hubRevoke(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return fmt.Errorf("%s is revoked here, but not all of the hub knows it (%s does); run this again: %w", gone.Leaf, strings.Join(servers, ", "), err)
 	}
-	return told(std.out, fmt.Sprintf("%s (key %s) is cut off by", gone.Leaf, gone.Key), servers, file)
+	err = told(std.out, fmt.Sprintf("%s (key %s) is cut off by", gone.Leaf, gone.Key), servers, file)
+	return errors.Join(err, hubExpel(ctx, f, file, gone.Leaf, std))
+}
+
+// hubExpel takes out what the hub has for a revoked leaf, so that nothing there waits for it.
+func hubExpel(ctx context.Context, f hubFlags, file configs.Fleet, leaf string, std stdio) error {
+	js, err := f.admin(file)
+	if err == nil {
+		defer js.Conn().Close()
+		var changes []fleet.Change
+		changes, err = fleet.Expel(ctx, js, []string{leaf})
+		for _, c := range changes {
+			fmt.Fprintln(std.out, c)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s is revoked; its sources and consumers at the hub are not all taken out: holdfast hub apply does it, too: %w", leaf, err)
+	}
+	return nil
 }
 
 func hubReload(ctx context.Context, args []string, std stdio) error {

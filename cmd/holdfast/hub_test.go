@@ -143,7 +143,10 @@ func TestHubInTenMinutes(t *testing.T) {
 				t.Errorf("audit with a record less = %d:\n%s", code, out)
 			}
 
-			must(t, "hub", "revoke", "-fleet", file, "pump-07")
+			if out := must(t, "hub", "revoke", "-fleet", file, "pump-07"); !strings.Contains(out, "no longer source pump-07/SENSORS, which is revoked") ||
+				!strings.Contains(out, "delete consumer up_pump-07_SENSORS of stream HOLDFAST_KEEP: leaf pump-07 is revoked") {
+				t.Errorf("revoke:\n%s", out)
+			}
 			if auth == fleet.ByConfig {
 				must(t, "hub", "reload", "-fleet", file)
 			}
@@ -154,7 +157,7 @@ func TestHubInTenMinutes(t *testing.T) {
 			if r, ok := d.status(); !ok || storedBy(r, "gps") < 25 {
 				t.Errorf("a revoked gateway does not capture: %+v", r)
 			}
-			if out := must(t, "hub", "apply", "-fleet", file); !strings.Contains(out, "no longer source pump-07/SENSORS, which is revoked") {
+			if out := must(t, "hub", "apply", "-fleet", file); strings.Contains(out, "revoked") {
 				t.Errorf("apply after the revocation:\n%s", out)
 			}
 			js := adminOf(t, file, auth)

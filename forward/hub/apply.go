@@ -68,6 +68,10 @@ func run(ctx context.Context, js jetstream.JetStream, p Plan, do bool) ([]Change
 		}
 		changes = append(changes, change)
 	}
+	gone, err := expelSources(ctx, js, p.spec.Revoked, p.streams, do) // streams that nobody else has any more
+	if changes = append(changes, gone...); err != nil {
+		return changes, err
+	}
 	for _, stream := range []string{Commands, Documents, Keep} {
 		more, err := p.ensureConsumers(ctx, js, stream, do)
 		changes = append(changes, more...)

@@ -109,6 +109,18 @@ func TestApplyTakesRevokedLeavesOut(t *testing.T) {
 	if changes, err = Diff(ctx, js, p); err != nil || said(changes) != "keep stream COMMANDS\nkeep stream S" {
 		t.Errorf("afterwards = %v, %s", err, said(changes))
 	}
+	// The last one, after whom nothing is planned any more; once more with nothing to do.
+	for _, want := range []int{3, 0} {
+		if changes, err = Apply(ctx, js, planOf(t, Spec{Revoked: []string{"a", "b"}})); err != nil || len(changes) != want {
+			t.Errorf("apply with all leaves revoked = %v, %v", err, changes)
+		}
+	}
+	for _, stream := range []string{"S", Commands, Keep} {
+		s, err := js.Stream(ctx, stream)
+		if err != nil || s.CachedInfo().State.Consumers > 0 || len(s.CachedInfo().Config.Sources) > 0 {
+			t.Errorf("stream %s has %+v, %v", stream, s, err)
+		}
+	}
 }
 
 // atLeast returns a size that the environment gives, for the long runs.

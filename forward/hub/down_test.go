@@ -71,6 +71,14 @@ func join(t *testing.T, name, dir string, h leaf.Hub) (*leaf.Server, jetstream.J
 	return s, js
 }
 
+// fromHub is how a leaf takes a stream from the hub.
+func fromHub(leaf, stream string) *jetstream.StreamSource {
+	return &jetstream.StreamSource{
+		Name: stream, External: &jetstream.ExternalStream{APIPrefix: "$JS.hub.API"},
+		Consumer: &jetstream.StreamConsumerSource{Name: fleet.DownConsumer(leaf, stream), DeliverSubject: fleet.DownSubject(leaf, stream)},
+	}
+}
+
 // TestDownlink: with the planned streams, consumers and rights each leaf takes its own commands and documents, in order and once, and
 // the hub knows how far it has come.
 func TestDownlink(t *testing.T) {
@@ -107,10 +115,7 @@ func TestDownlink(t *testing.T) {
 	for _, stream := range []string{fleet.Commands, fleet.Documents} {
 		if _, err := local.CreateStream(ctx, jetstream.StreamConfig{
 			Name: stream, AllowDirect: true,
-			Sources: []*jetstream.StreamSource{{
-				Name: stream, External: &jetstream.ExternalStream{APIPrefix: "$JS.hub.API"},
-				Consumer: &jetstream.StreamConsumerSource{Name: fleet.DownConsumer("g1", stream), DeliverSubject: fleet.DownSubject("g1", stream)},
-			}},
+			Sources: []*jetstream.StreamSource{fromHub("g1", stream)},
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -51,8 +51,8 @@ func (m *merger) merge() error {
 	return m.limits()
 }
 
-func (m *merger) sources() error {
-	had := len(m.have.Sources)
+// dropRevoked takes out the sources of revoked leaves.
+func (m *merger) dropRevoked() {
 	m.have.Sources = slices.DeleteFunc(m.have.Sources, func(s *jetstream.StreamSource) bool {
 		gone := slices.Contains(m.revoked, leafOf(s))
 		if gone {
@@ -60,6 +60,11 @@ func (m *merger) sources() error {
 		}
 		return gone
 	})
+}
+
+func (m *merger) sources() error {
+	had := len(m.have.Sources)
+	m.dropRevoked()
 	at := make(map[string]int, had)
 	for i, s := range m.have.Sources {
 		at[label(s)] = i

@@ -182,13 +182,20 @@ func TestHubWorksAsWritten(t *testing.T) {
 		t.Parallel()
 		m := makeHub(t, auth, fleet.Leaf{Name: "g1", Commands: true, Streams: []fleet.Stream{{Name: "S"}}}, fleet.Leaf{Name: "g2", Streams: []fleet.Stream{{Name: "S"}}})
 		js := m.apply()
-		s, _ := join(t, "g1", t.TempDir(), m.enrol("g1"))
+		s, local := join(t, "g1", t.TempDir(), m.enrol("g1"))
 		other, _ := join(t, "g2", t.TempDir(), m.enrol("g2"))
 		linked := func(s *leaf.Server) bool { return s.Link().State == leaf.LinkUp }
 		poll.Until(t, patience, func() bool { return linked(s) && linked(other) }, "both leaves joined: %v", s.Link())
 		if _, err := js.Publish(t.Context(), "cmd.g1.x", nil); err != nil {
 			t.Errorf("command = %v", err)
 		}
+		if _, err := local.CreateStream(t.Context(), jetstream.StreamConfig{Name: fleet.Commands, Sources: []*jetstream.StreamSource{fromHub("g1", fleet.Commands)}}); err != nil {
+			t.Fatal(err)
+		}
+		poll.Until(t, patience, func() bool {
+			st, err := local.Stream(t.Context(), fleet.Commands)
+			return err == nil && st.CachedInfo().State.Msgs == 1
+		}, "the command at the leaf")
 		if _, err := m.Revoke("g1", time.Now()); err != nil {
 			t.Fatal(err)
 		}
