@@ -84,7 +84,7 @@ fuzz: ## every fuzz target for FUZZ_TIME each
 	@GO='$(GO)' FUZZ_TIME='$(FUZZ_TIME)' scripts/fuzz
 
 powercut: test-deps ## CUTS power cuts with a hub attached; LONG=30m adds lives of minutes
-	$(GO) test -count=1 -parallel 4 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS) -long $(LONG)
+	$(GO) test -count=1 -parallel 4 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS) -long $(LONG) -patience 3m
 
 image-test: test-deps ## the package's life, and MACHINE_CUTS power cuts of a whole emulated machine
 	$(GO) test -count=1 -timeout 4h -v ./image -cuts $(MACHINE_CUTS)

@@ -16,6 +16,7 @@ type accountWorld struct {
 	acked    map[string]uint64 // by source
 	rejected map[string]uint64
 	proven   map[string]Position
+	power    func()   // cuts the power, and has a disk with what the cut left; nil: a kill
 	log      []string // what was done
 }
 
@@ -30,39 +31,54 @@ func TestAccountHolds(t *testing.T) {
 		seeds, steps = 1, 40
 	}
 	for seed := range seeds {
-		w := &accountWorld{
-			bed: newBed(t), rng: rand.New(rand.NewPCG(seed, 23)), acked: map[string]uint64{}, rejected: map[string]uint64{}, proven: map[string]Position{},
-		}
-		w.options.Streams[0].MaxMsgs, w.options.Streams[0].MaxMsgSize = 300, 1000
-		w.options.Streams[1].MaxMsgs, w.options.Streams[1].WhenFull = 200, Refuse
-		if seed%2 == 1 {
-			w.options.Streams[0].MaxAge, w.options.Streams[0].ExpireUnsent = 150*time.Millisecond, true
-			w.options.Budget = 1 << 20
-			w.options.Key = keyFile(t, rightKey)
-		}
-		w.begin()
-		for range steps {
-			w.step()
-			w.check()
-			if t.Failed() {
-				t.Fatalf("seed %d: %v", seed, w.log)
-			}
-		}
-		w.stop()
-		w.begin()
+		newAccountWorld(t, seed).live(seed, steps)
+	}
+}
+
+// newAccountWorld makes a world of small limits; those with an odd seed are encrypted, and records expire.
+func newAccountWorld(t *testing.T, seed uint64) *accountWorld {
+	w := &accountWorld{
+		bed: newBed(t), rng: rand.New(rand.NewPCG(seed, 23)), acked: map[string]uint64{}, rejected: map[string]uint64{}, proven: map[string]Position{},
+	}
+	w.options.Streams[0].MaxMsgs, w.options.Streams[0].MaxMsgSize = 300, 1000
+	w.options.Streams[1].MaxMsgs, w.options.Streams[1].WhenFull = 200, Refuse
+	if seed%2 == 1 {
+		w.options.Streams[0].MaxAge, w.options.Streams[0].ExpireUnsent = 150*time.Millisecond, true
+		w.options.Budget = 1 << 20
+		w.options.Key = keyFile(t, rightKey)
+	}
+	return w
+}
+
+// live lets random things happen, and checks the account after each.
+func (w *accountWorld) live(seed uint64, steps int) {
+	t := w.t
+	t.Helper()
+	w.begin()
+	for range steps {
+		w.step()
 		w.check()
 		if t.Failed() {
-			t.Fatalf("seed %d, at the end: %v", seed, w.log)
+			t.Fatalf("seed %d: %v", seed, w.log)
 		}
-		t.Logf("seed %d: captured %v, rejected %v, %+v", seed, w.acked, w.rejected, w.s.Streams())
-		w.stop()
 	}
+	w.stop()
+	w.begin()
+	w.check()
+	if t.Failed() {
+		t.Fatalf("seed %d, at the end: %v", seed, w.log)
+	}
+	t.Logf("seed %d: captured %v, rejected %v, %+v", seed, w.acked, w.rejected, w.s.Streams())
+	w.stop()
 }
 
 func (w *accountWorld) begin() {
 	w.t.Helper()
 	w.next = map[string]uint64{}
-	w.open()
+	s := w.open()
+	if err := s.Mend(w.ctx(), nothingForwarded); err != nil {
+		w.t.Fatal(err)
+	}
 	w.serve()
 	srv := w.server()
 	srv.Forwarded = func(stream string) (Position, bool) { p := w.proven[stream]; return p, p > 0 }
@@ -103,15 +119,22 @@ func (w *accountWorld) step() {
 		last := w.s.counters.position(stream)
 		above := last + Position(w.rng.IntN(50))
 		w.did("leap %s above %d, keep %d", stream, above, w.proven[stream]+1)
-		if err := w.s.Leap(w.ctx(), stream, above, w.proven[stream]+1); err != nil {
-			w.t.Fatal(err)
-		}
+		poll(w.t, "the stream has leapt", func() bool {
+			err := w.s.Leap(w.ctx(), stream, above, w.proven[stream]+1)
+			if err != nil && !errors.Is(err, ErrUnavailable) { // otherwise again, as the uplink does
+				w.t.Fatal(err)
+			}
+			if err != nil {
+				w.did("once more: %v", err)
+			}
+			return err == nil
+		})
 	case n < 19:
 		src := accountSources[w.rng.IntN(len(accountSources))]
 		w.s.Reject(src, 3)
 		w.rejected[src] += 3
 		w.did("reject 3 of %s", src)
-	case n < 21:
+	case n < 21 && w.power == nil || n == 19:
 		w.did("stop")
 		w.stop()
 		w.begin()
@@ -120,7 +143,12 @@ func (w *accountWorld) step() {
 		if err := w.s.counters.save(); err != nil { // of rejects a kill may lose a second's; that is said
 			w.t.Fatal(err)
 		}
-		w.kill()
+		if w.power == nil {
+			w.kill()
+		} else {
+			w.did("power cut")
+			w.power()
+		}
 		w.begin()
 	default:
 		w.did("restart JetStream")
@@ -188,10 +216,19 @@ func (w *accountWorld) check() {
 			dropped += n
 		}
 		from := max(w.proven[st.Name]+1, w.s.counters.floor(st.Name))
+		newest := map[string]recordNo{}
 		for _, k := range w.captured(st.Name) {
+			no := recordNo{k.Epoch, k.Seq}
+			if !no.after(newest[k.Source]) {
+				w.t.Errorf("stream %s: %v at %d comes behind %v", st.Name, k.ID, k.Position, newest[k.Source])
+			}
+			newest[k.Source] = no
 			if k.Position >= from {
 				waiting++
 			}
+		}
+		if n := st.Dropped[GapDamage]; n > 0 {
+			w.t.Errorf("stream %s: %d records are gone, and nothing was damaged", st.Name, n)
 		}
 		if st.Stored != stored || st.Off != 0 || st.Stored != st.Forwarded+st.Waiting+dropped || st.Waiting != waiting || st.Unbalanced {
 			w.t.Errorf("stream %s: %+v, want stored %d, waiting %d, and a balance", st.Name, st.StreamCounters, stored, waiting)

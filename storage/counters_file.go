@@ -189,12 +189,17 @@ func (c *counters) missing(ctx context.Context, name string, stream held, view s
 	}
 	var there census
 	if view.Messages > 0 {
+		read := uint64(0)
 		err := stream.scan(ctx, view.First, func(h heldRecord) error {
+			read++
 			if h.ID.Source != "" && h.Position <= view.Last {
 				there.add(h.Position, h.own())
 			}
 			return nil
 		})
+		if err == nil && read < view.Messages {
+			err = fmt.Errorf("%w: it gives back %d of %d messages", ErrUnavailable, read, view.Messages)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("count stream %s: %w", name, err)
 		}

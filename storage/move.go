@@ -61,6 +61,9 @@ func (s *Store) move(ctx context.Context, st *stream, to, keep Position) error {
 	if err := s.copyOut(ctx, st, side, keep); err != nil {
 		return fmt.Errorf("copy to side stream: %w", err)
 	}
+	if err := s.allThere(ctx, st, side, keep); err != nil {
+		return fmt.Errorf("copy to side stream: %w", err)
+	}
 	if err := s.sync(); err != nil {
 		return err
 	}
@@ -142,6 +145,29 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 		return err
 	}
 	return s.dropMarker(st)
+}
+
+// allThere makes sure, before the originals are removed, that the side stream has as many records as were counted: a server in trouble may say that there is
+// nothing to read. If it has fewer the stream is counted anew, which finds out whether they are gone.
+func (s *Store) allThere(ctx context.Context, st *stream, side jetstream.Stream, keep Position) error {
+	info, err := side.Info(ctx)
+	if err != nil {
+		return err
+	}
+	fewer := func() error {
+		captured, own := s.counters.held(st.name(), keep, ^Position(0))
+		if info.State.Msgs < captured+own {
+			return fmt.Errorf("%w: %d records were copied, and the stream has %d", ErrUnavailable, info.State.Msgs, captured+own)
+		}
+		return nil
+	}
+	if fewer() == nil {
+		return nil
+	}
+	if err := s.recount(ctx, st); err != nil {
+		return err
+	}
+	return fewer()
 }
 
 func (s *Store) dropSide(ctx context.Context, st *stream) error {
@@ -281,6 +307,13 @@ func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Str
 		if err != nil {
 			return false, err
 		}
+		if back != uint64(st.last-to) {
+			return true, fmt.Errorf("%w: the stream is at %d, and %d records are there above %d", ErrUnavailable, st.last, back, to)
+		}
+	}
+	info, err := side.Info(ctx)
+	if err != nil {
+		return false, err
 	}
 	in := &run{s: s, st: st, last: st.last}
 	prefix := sideSubject(st.name())
@@ -295,6 +328,9 @@ func (s *Store) copyBackOnce(ctx context.Context, st *stream, side jetstream.Str
 		err = in.flush()
 	}
 	st.reached(in.last)
+	if err == nil && n < info.State.Msgs {
+		err = fmt.Errorf("%w: %d records of the side stream were read, and it has %d", ErrUnavailable, n, info.State.Msgs)
+	}
 	return errors.Is(err, ErrUnavailable), err
 }
 

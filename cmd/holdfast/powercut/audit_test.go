@@ -183,7 +183,7 @@ func startWatch(ctx context.Context, js jetstream.JetStream, leaf string) (*watc
 	w := &watch{at: map[string]bool{}}
 	for _, s := range streamNames() {
 		var err error
-		begun := poll.Wait(ctx, patience, func() bool {
+		begun := poll.Wait(ctx, *patience, func() bool {
 			err = w.follow(ctx, js, hubStream(leaf, s), storage.DataSubject(leaf, s, ">"))
 			return err == nil
 		})

@@ -342,7 +342,7 @@ func readStream(ctx context.Context, js jetstream.JetStream, name, filter string
 	}
 	left := info.NumPending
 	for left > 0 {
-		batch, err := cons.Fetch(int(min(left, 500)), jetstream.FetchMaxWait(patience))
+		batch, err := cons.Fetch(int(min(left, 500)), jetstream.FetchMaxWait(*patience))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
 		}

@@ -49,7 +49,7 @@ func TestPowerCutsDuringLeap(t *testing.T) {
 	}
 	r.settle()
 	r.untilAcked(100)
-	account := r.finish(t.Context(), patience)
+	account := r.finish(t.Context(), *patience)
 	t.Logf("cut in %d leaps: %v", leaps, account)
 	if account.wrong() {
 		t.Error("the account does not balance")

@@ -13,14 +13,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/holdfast-edge/holdfast/rig/poll"
 	"github.com/holdfast-edge/holdfast/storage"
 )
-
-// patience bounds every wait for something that a leaf or the hub does.
-const patience = 60 * time.Second
 
 // ack is an acknowledged record: its ID, and the number that its device gave it.
 type ack struct {
@@ -175,7 +171,7 @@ func (l *life) say(word string) {
 func (l *life) until(what string, cond func() bool) {
 	l.t.Helper()
 	gone := false
-	ok := poll.Wait(l.t.Context(), patience, func() bool {
+	ok := poll.Wait(l.t.Context(), *patience, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		select {

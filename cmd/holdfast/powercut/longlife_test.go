@@ -21,7 +21,7 @@ func TestPowerCutsOfLongLives(t *testing.T) {
 			t.Parallel()
 			until := time.Now().Add(*long)
 			r := newRig(t, h, leaf, first+uint64(i), func(s *spec) {
-				s.Small, s.Sealed, s.Packed, s.Rest = i%2 == 1, i >= 2, i == 0 || i == 3, 300*time.Millisecond
+				s.Small, s.Sealed, s.Packed, s.Rest = i%2 == 1, i >= 2, i == 0 || i == 3, time.Second
 			})
 			old := 0
 			for time.Now().Before(until) {
@@ -32,7 +32,7 @@ func TestPowerCutsOfLongLives(t *testing.T) {
 				r.settle()
 			}
 			r.untilAcked(100)
-			account := r.finish(t.Context(), patience)
+			account := r.finish(t.Context(), *patience)
 			r.end()
 			t.Logf("%s, %d cuts with an index older than its blocks: %v", leaf, old, account)
 			if account.wrong() {

@@ -126,9 +126,9 @@ func TestPowerCutsOfMQTTServer(t *testing.T) {
 	for i := range max(*cuts/3, 3) {
 		from, _ := d.progress()
 		more := 1 + r.rand.IntN(400)
-		poll.Until(t, patience, func() bool { acked, _ := d.progress(); return acked >= from+more }, "%d more acknowledgements", more)
+		poll.Until(t, *patience, func() bool { acked, _ := d.progress(); return acked >= from+more }, "%d more acknowledgements", more)
 		r.cut(r.mode(), false)
-		poll.Until(t, patience, func() bool { _, losses := d.progress(); return losses > i }, "the device to notice")
+		poll.Until(t, *patience, func() bool { _, losses := d.progress(); return losses > i }, "the device to notice")
 		d.mu.Lock()
 		acked := d.losses[i]
 		d.mu.Unlock()
@@ -146,7 +146,7 @@ func TestPowerCutsOfMQTTServer(t *testing.T) {
 		}
 	}
 	from, _ := d.progress()
-	poll.Until(t, patience, func() bool { acked, _ := d.progress(); return acked >= from+100 }, "more acknowledgements")
+	poll.Until(t, *patience, func() bool { acked, _ := d.progress(); return acked >= from+100 }, "more acknowledgements")
 	cancel()
 	<-done
 	r.life.say("dump")

@@ -21,9 +21,10 @@ import (
 )
 
 var (
-	cuts = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small, with a small journal, and makes room and gives checkpoints all the time; every second one is encrypted, every second one compressed, every fourth one drops its oldest records")
-	long = flag.Duration("long", 0, "how long TestPowerCutsOfLongLives goes on; 0: it is skipped")
-	seed = flag.Uint64("seed", 0, "seed of the cuts' instants and survivors; 0 picks one and prints it")
+	cuts     = flag.Int("cuts", 20, "power cuts in TestPowerCuts; every 10 are made on one store; every second store is small, with a small journal, and makes room and gives checkpoints all the time; every second one is encrypted, every second one compressed, every fourth one drops its oldest records")
+	long     = flag.Duration("long", 0, "how long TestPowerCutsOfLongLives goes on; 0: it is skipped")
+	patience = flag.Duration("patience", time.Minute, "bounds every wait for something that a leaf or the hub does")
+	seed     = flag.Uint64("seed", 0, "seed of the cuts' instants and survivors; 0 picks one and prints it")
 )
 
 const (
@@ -173,7 +174,7 @@ func TestPowerCuts(t *testing.T) {
 		}
 		r.settle()
 		r.untilAcked(100)
-		account := r.finish(t.Context(), patience)
+		account := r.finish(t.Context(), *patience)
 		r.end()
 		t.Logf("%s, %v: %v", leaf, time.Since(begun).Round(time.Second), account.counts())
 		if r.spec.Small && account.OnLeaf >= account.Acked {

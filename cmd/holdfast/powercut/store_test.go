@@ -190,15 +190,15 @@ func (r *rig) untilArrived() {
 		}
 		return slices.ContainsFunc(r.life.acknowledged(), func(a ack) bool { return r.watch.holds(a.id.String()) })
 	}
-	if !poll.Wait(r.t.Context(), patience, arrived) {
-		r.t.Fatalf("no record of this life is at the hub %v after cut %d\n%s", patience, r.cuts, r.life.log())
+	if !poll.Wait(r.t.Context(), *patience, arrived) {
+		r.t.Fatalf("no record of this life is at the hub %v after cut %d\n%s", *patience, r.cuts, r.life.log())
 	}
 }
 
-// untilForwarded waits until the leaf's account says that nothing waits, or patience ends.
-func (r *rig) untilForwarded(patience time.Duration) {
+// untilForwarded waits until the leaf's account says that nothing waits, or the limit is over.
+func (r *rig) untilForwarded(limit time.Duration) {
 	r.t.Helper()
-	_ = poll.Wait(r.t.Context(), patience, func() bool { // what waits in the end is counted by the audit
+	_ = poll.Wait(r.t.Context(), limit, func() bool { // what waits in the end is counted by the audit
 		before := r.life.accounts()
 		r.life.say("account")
 		r.life.until("an account", func() bool { return r.life.told > before })
@@ -208,8 +208,8 @@ func (r *rig) untilForwarded(patience time.Duration) {
 	})
 }
 
-// finish stops the devices, waits until everything has arrived or patience ends, and returns the account.
-func (r *rig) finish(ctx context.Context, patience time.Duration) report {
+// finish stops the devices, waits until everything has arrived or the limit is over, and returns the account.
+func (r *rig) finish(ctx context.Context, limit time.Duration) report {
 	r.t.Helper()
 	r.life.say("stop")
 	r.life.until("the devices' end", func() bool { return r.life.stopped })
@@ -218,8 +218,8 @@ func (r *rig) finish(ctx context.Context, patience time.Duration) report {
 	r.remember(r.life.acknowledged())
 	onLeaf := maps.Clone(r.life.has) // nothing is said any more
 	// What has not arrived in time is counted by the audit.
-	_ = poll.Wait(ctx, patience, func() bool { return (r.spec.Drops || holdsAll(r.watch, r.acked)) && holdsAll(r.watch, onLeaf) })
-	r.untilForwarded(patience)
+	_ = poll.Wait(ctx, limit, func() bool { return (r.spec.Drops || holdsAll(r.watch, r.acked)) && holdsAll(r.watch, onLeaf) })
+	r.untilForwarded(limit)
 	total := r.lost
 	total.Cuts, total.Acked, total.OnLeaf = r.cuts, len(r.acked), len(onLeaf)
 	arrived, err := r.atHub(ctx)
@@ -251,7 +251,7 @@ func (r *rig) finish(ctx context.Context, patience time.Duration) report {
 func (r *rig) atHub(ctx context.Context) (all []arrival, err error) {
 	for _, s := range streamNames() {
 		var part []arrival
-		poll.Wait(ctx, patience, func() bool {
+		poll.Wait(ctx, *patience, func() bool {
 			part = part[:0]
 			err = readStream(ctx, r.js, hubStream(r.spec.Name, s), storage.DataSubject(r.spec.Name, s, ">"), func(id string, data []byte) {
 				part = append(part, newArrival(s, id, data))
