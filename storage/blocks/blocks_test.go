@@ -94,17 +94,18 @@ var damages = []struct {
 	{"data that looks like records", func(b []byte, at, size int) { copy(b[at+30:], b[at+size:at+2*size-40]) }, 2},
 }
 
-// TestMendGivesBackWhatIsBehindDamage is the row "1 byte in the middle of the first 8 MB block" and its like: 35,772 records in a block, of which the
-// server loses half.
+// TestMendGivesBackWhatIsBehindDamage is the row "1 byte in the middle of the first 8 MB block" and its like: half of the records of a block are behind the
+// damaged one, and the server loses all of them.
 func TestMendGivesBackWhatIsBehindDamage(t *testing.T) {
-	const records, inBlock, bad = 40_000, 32_000, 16_000
+	const records, behind, salvaged = 40_000, 17_886, 17_800
 	whole := newBed(t)
 	whole.start()
 	whole.fill(records, 200, jetstream.NoCompression)
 	whole.stop()
+	bad := int(whole.walk().Blocks[0].Last) - behind
 	first, err := os.ReadFile(whole.stream().BlockPath(1))
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || bad < 1 {
+		t.Fatal(bad, err)
 	}
 	at, size := place(t, first, bad)
 	for _, d := range damages {
@@ -120,12 +121,15 @@ func TestMendGivesBackWhatIsBehindDamage(t *testing.T) {
 			}
 			r := b.walk()
 			lost := records - int(r.Messages)
+			if lost > behind-salvaged {
+				t.Errorf("%d of the %d behind the damaged one are lost", lost, behind)
+			}
 			if !r.Damaged() || lost > d.lost || lost == 0 != (len(r.Blocks[0].Damage) == 0) {
 				t.Fatalf("%d lost, want at most %d; %+v", lost, d.lost, r.Blocks[0])
 			}
 			if d.lost > 0 {
 				damage := r.Blocks[0].Damage[0]
-				if damage.After > bad-1 || damage.Before < bad+1 || int(damage.Before-damage.After) > d.lost+1 {
+				if damage.After > uint64(bad-1) || damage.Before < uint64(bad+1) || int(damage.Before-damage.After) > d.lost+1 {
 					t.Errorf("damage = %+v, the record was %d", damage, bad)
 				}
 			}
