@@ -89,7 +89,7 @@ func (s *Store) readRing(lost Position) error {
 			id, _ := ParseID(m.header1(headerStart))
 			again := m.header1("\r\n"+HeaderPutBack+": ") != ""
 			if again {
-				s.putBackIDs[id] = true
+				s.putBackIDs[id] = r.at
 			}
 			if stamp, err := ParseStamp(m.header1("\r\n" + HeaderTime + ": ")); err == nil {
 				s.clock.raise(stamp.Wall)

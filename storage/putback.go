@@ -74,7 +74,8 @@ func (s *Store) finishPutBack() error {
 	}
 	return s.quarantine.keep(all, func(r Quarantined) bool {
 		id, err := r.id()
-		return err != nil || !s.putBackIDs[id]
+		at, there := s.putBackIDs[id]
+		return err != nil || !there || at <= r.Sequence // it was refused there, again
 	})
 }
 

@@ -84,7 +84,7 @@ type Store struct {
 	marks  marks                   // of records in the ring
 	newest uint64                  // highest epoch of ours in the ring
 
-	putBackIDs map[ID]bool // of records in the ring that were put back; of Open
+	putBackIDs map[ID]Position // where records lie that were put back, of those in the ring; of Open
 
 	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish
 	attached chan struct{} // closed at the end of the first successful Attach
@@ -135,7 +135,7 @@ func Open(o Options) (*Store, error) {
 		closing:  make(chan struct{}),
 		own:      map[string]uint64{},
 
-		putBackIDs: map[ID]bool{},
+		putBackIDs: map[ID]Position{},
 	}
 	s.committer, s.publisher = newCommitter(s), newPublisher(s)
 	s.quarantine = quarantine{dir: filepath.Join(s.home, "quarantine"), files: map[string]*quarantineFile{}}
