@@ -17,6 +17,10 @@ import (
 // releaseTimeout bounds the wait for a file system that still has open files to be let go.
 const releaseTimeout = 10 * time.Second
 
+// othersTimeout bounds the wait for processes that began in a mount namespace of their own while the file system was mounted: they let go of it when they come
+// to run, which takes its time on a busy machine.
+const othersTimeout = time.Minute
+
 // Mount is an ext4 image mounted through a loop device.
 type Mount struct {
 	Dir    string // where its files are
@@ -172,6 +176,7 @@ func (m *Mount) Close() error {
 		}
 		return err
 	}
+	deadline = time.Now().Add(othersTimeout)
 	for m.behind() == m.backing {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s is still in use after its unmount", m.Device)
