@@ -15,7 +15,7 @@ import (
 // What keeps local applications from taking the memory that capture needs, beside the limits of the apps section.
 const (
 	spareConnections = 32       // connections of the daemon's own, and of those who have not said yet who they are
-	spareAppConns    = 2        // of the daemon's own in account APP
+	spareAppConns    = 4        // of the daemon's own in account APP
 	maxPending       = 16 << 20 // bytes on their way to a connection that does not read; then it is closed
 	maxBuffered      = 64 << 20 // bytes on their way into one stream, as from a client that puts a large object faster than the disk takes it; more is refused
 	maxBatches       = 16       // atomic batches that are under way; each holds up to 1000 messages

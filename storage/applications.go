@@ -19,9 +19,17 @@ import (
 // appAccount is the server's account of local applications.
 const appAccount = "APP"
 
+// metadataFolder returns the folder below store with the copies of an account's streams.
+func metadataFolder(of string) string {
+	if of == appAccount {
+		return "metadata-app"
+	}
+	return "metadata"
+}
+
 // appMetadata is where copies are kept for the streams of local applications.
 func (s *Store) appMetadata() metaCopies {
-	return metaCopies{streams: filepath.Join(s.jetstream(), appAccount, "streams"), copies: filepath.Join(s.home, "metadata-app"), aside: s.aside()}
+	return metaCopies{streams: filepath.Join(s.jetstream(), appAccount, "streams"), copies: filepath.Join(s.home, metadataFolder(appAccount)), aside: s.aside()}
 }
 
 // KeepAppMetadata copies the metadata of the streams of local applications aside, as that of the captured streams is, and forgets the copies of streams
@@ -55,6 +63,9 @@ func (s *Store) KeepAppMetadata() {
 // leastAhead is how far a reserve is above the last sequence of a stream of local applications at least. It is made anew when half is used up, and looked at
 // every second: the server stores fewer in one.
 const leastAhead = 1 << 19
+
+// RestoredAhead is how far a stream of local applications that is restored from a backup goes on above it: what was given out after the backup is not known.
+const RestoredAhead = leastAhead
 
 // reserves is the file applications: what the sequences of the streams of local applications have surely not passed. These streams have no journal, so a power
 // cut takes what was not flushed yet, and without the reserve the server would give its sequences out again: a revision of a key that an application has
@@ -126,7 +137,7 @@ func (s *Store) mendApplications(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return errors.Join(append(faults, ctx.Err())...)
 		}
-		if err := s.mendApplication(f); errors.Is(err, blocks.ErrEncrypted) {
+		if err := s.mendApplication(f, cut); errors.Is(err, blocks.ErrEncrypted) {
 			continue
 		} else if err != nil {
 			faults = append(faults, err)
@@ -156,33 +167,69 @@ func (s *Store) mendApplications(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// mendApplication puts damaged blocks of a stream right if the server is going to read them.
-func (s *Store) mendApplication(f blocks.Stream) error {
+// readAtStart is how large a stream of local applications may be for its blocks to be read at every start. Larger ones are read if the server is going to,
+// and by VerifyApplications.
+const readAtStart = 16 << 20
+
+// mendApplication puts damaged blocks of a stream right. After a power cut its end may be missing without that being damage.
+func (s *Store) mendApplication(f blocks.Stream, cut bool) error {
 	index, err := f.Index()
-	if err != nil || !index.Reads() {
+	if err != nil || !index.Reads() && folderSize(filepath.Dir(f.BlockPath(1))) > readAtStart {
 		return err
 	}
-	numbers, err := f.Numbers()
+	bad, end, err := badOf(f)
 	if err != nil {
 		return err
 	}
-	var bad []int
-	for i, n := range numbers {
-		b, err := f.Block(n)
-		if err != nil {
-			return err
-		}
-		if i == len(numbers)-1 { // the write that a stop interrupted
-			b.Damage = slices.DeleteFunc(b.Damage, func(d blocks.Damage) bool { return d.Before == 0 })
-		}
-		if b.Damaged() {
-			bad = append(bad, n)
-		}
+	if index.Last > end && !cut {
+		s.alarm(filepath.Dir(f.BlockPath(1)), fmt.Sprintf("the end of the stream is gone: it had sequences up to %d, and has them up to %d", index.Last, end), "")
 	}
 	if len(bad) == 0 {
 		return nil
 	}
 	return s.mendBlocks(f, bad)
+}
+
+// badOf returns the numbers of the damaged blocks of a stream, and the highest sequence in them. What is no record at the end is no damage: the write that a
+// stop interrupted, or that is under way.
+func badOf(f blocks.Stream) (bad []int, end uint64, err error) {
+	r, err := f.Walk(nil)
+	for i, b := range r.Blocks {
+		if i == len(r.Blocks)-1 {
+			b.Damage = slices.DeleteFunc(b.Damage, func(d blocks.Damage) bool { return d.Before == 0 })
+		}
+		if b.Damaged() {
+			bad = append(bad, b.Number)
+		}
+	}
+	return bad, r.End, err
+}
+
+// VerifyApplications reads what local applications have stored, while the server runs, and raises an alarm for each block that is damaged. It leaves it as it
+// is: the next start after anything but an orderly stop puts it right, or Repair.
+func (s *Store) VerifyApplications(ctx context.Context) error {
+	files, err := s.applicationFiles()
+	faults := []error{err}
+	for _, f := range files {
+		first, _, err := badOf(f)
+		if errors.Is(err, blocks.ErrEncrypted) || len(first) == 0 {
+			continue
+		}
+		again, _, err := badOf(f) // the server may have rewritten a block meanwhile
+		faults = append(faults, err)
+		for _, n := range again {
+			path := f.BlockPath(n)
+			_, err := os.Lstat(path)
+			if err != nil || !slices.Contains(first, n) || slices.ContainsFunc(s.Alarms(), func(a Alarm) bool { return a.Where == s.relative(path) }) {
+				continue
+			}
+			s.alarm(path, "block damaged: stop the daemon, and `holdfast repair` keeps what can be read", "")
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // save puts the reserves on flash. Needs mu.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -159,4 +162,107 @@ func TestReserveIsWrittenSeldom(t *testing.T) {
 	if got := b.s.reserves.state.Reserve["S"]; got < 1<<33 {
 		t.Errorf("a stream that grows by %d between two looks has a reserve of %d", 1<<30, got)
 	}
+}
+
+// TestDamagedApplications does to every file of a local application's stream what can happen to a file: capture begins within five seconds, and what is not
+// whole any more has an alarm, and is found by Check.
+func TestDamagedApplications(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: starts a store some twenty times, not done with -short")
+	}
+	t.Parallel()
+	whole := small(t)
+	js, stop := whole.appServer(t)
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KV_state", Subjects: []string{"x.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if _, err := js.Publish(t.Context(), fmt.Sprint("x.", i), []byte("some value")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Fetch(3); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	whole.open().KeepAppMetadata()
+	whole.crash()
+	n := 0
+	for _, file := range whole.files() {
+		if !strings.Contains(file, appAccount+"/streams/KV_state/") {
+			continue
+		}
+		for i, harm := range harms {
+			if n++; !strings.HasSuffix(file, ".blk") && n%3 != 0 {
+				continue // some of all
+			}
+			t.Run(fmt.Sprint(filepath.Base(file), " ", harm.name, " ", i), func(t *testing.T) {
+				t.Parallel()
+				b := copyBed(t, whole)
+				path := filepath.Join(b.dir, file)
+				raw, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := harm.do(path, raw); err != nil {
+					t.Fatal(err)
+				}
+				r, err := Check(b.dir, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i%2 == 0 { // as somebody who is careful does it
+					done, err := Repair(b.dir, "", false)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if after, err := Check(b.dir, ""); err != nil || len(done.Blocks) > 0 && done.Blocks[0].Account != appAccount || streamDamaged(after) {
+						t.Errorf("after Repair, which did %+v: %+v, %v", done, after, err)
+					}
+				}
+				began := time.Now()
+				b.open()
+				b.add("a2", 1, 1)
+				if d := time.Since(began); d > 5*time.Second {
+					t.Errorf("captured after %v, want 5 s", d)
+				}
+				if err := b.s.Mend(t.Context(), nothingForwarded); err != nil {
+					t.Fatal(err)
+				}
+				js, stop := b.appServer(t)
+				defer stop()
+				kept := uint64(0)
+				st, err := js.Stream(t.Context(), "KV_state")
+				if err == nil {
+					kept = st.CachedInfo().State.Msgs
+				}
+				alarms := fmt.Sprint(b.s.Alarms())
+				if kept != 20 && !strings.Contains(alarms, "KV_state") && (i%2 != 0 || r.Clean()) {
+					t.Errorf("%d of 20 messages are there, %v; alarms %s", kept, err, alarms)
+				}
+				if kept != 20 && r.Clean() {
+					t.Errorf("%d of 20 messages are there, and Check found nothing", kept)
+				}
+				if _, err := js.Publish(t.Context(), "x.new", nil); err != nil {
+					t.Errorf("the stream cannot be used: %v", err)
+				}
+				if kept < 18 && harm.name == "a byte flipped" {
+					t.Errorf("a byte took %d messages", 20-kept)
+				}
+			})
+		}
+	}
+	if n == 0 {
+		t.Error("no file of the stream was found")
+	}
+}
+
+// streamDamaged tells of blocks that Repair should have put right.
+func streamDamaged(r CheckReport) bool {
+	return slices.ContainsFunc(r.Streams, func(st StreamCheck) bool { return len(st.Damaged) > 0 })
 }

@@ -72,7 +72,7 @@ func (r *CheckReport) lost(dir string, st StreamCheck) {
 }
 
 func (r *CheckReport) checkStream(account, name, dir string, count *streamCount) error {
-	m := metaCopies{streams: filepath.Dir(dir), copies: filepath.Join(r.Dir, "store", "metadata")}
+	m := metaCopies{streams: filepath.Dir(dir), copies: filepath.Join(r.Dir, "store", metadataFolder(account))}
 	why, file, err := metaFault(dir, name)
 	switch {
 	case err != nil:
@@ -112,6 +112,9 @@ func (r *CheckReport) checkStream(account, name, dir string, count *streamCount)
 	}
 	if rep.Index.Problem != "" {
 		r.add(Note, filepath.Join(dir, "msgs", "index.db"), rep.Index.Problem, "the server makes it anew")
+	}
+	if count == nil && rep.Index.Last > rep.End {
+		r.add(Loss, filepath.Join(dir, "msgs"), fmt.Sprintf("the end is gone: there were sequences up to %d, and are up to %d", rep.Index.Last, rep.End), "nothing gives it back")
 	}
 	r.checkBlocks(s, rep, &st, count != nil)
 	r.lost(dir, st)

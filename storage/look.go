@@ -51,6 +51,11 @@ func StreamFiles(dir, stream string) blocks.Stream {
 	return blocks.Stream{Dir: filepath.Join(dir, "jetstream", account, "streams", stream), Name: stream}
 }
 
+// AppStreamFiles returns the files of a stream of local applications in a data directory.
+func AppStreamFiles(dir, stream string) blocks.Stream {
+	return blocks.Stream{Dir: filepath.Join(dir, "jetstream", appAccount, "streams", stream), Name: stream}
+}
+
 // Known returns the other stores whose records are ours.
 func (s *Store) Known() []StoreID {
 	s.identity.mu.Lock()

@@ -12,7 +12,7 @@ import (
 
 // metadata is where the copies of the streams' metadata are.
 func (s *Store) metadata() metaCopies {
-	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, "metadata"), aside: s.aside()}
+	return metaCopies{streams: s.streamsDir(), copies: filepath.Join(s.home, metadataFolder(account)), aside: s.aside()}
 }
 
 // restoreMetadata mends the streams' metadata, and that of local applications, before the server looks at it: a damaged consumer of theirs would keep the

@@ -12,8 +12,8 @@ import (
 
 // homeFiles are our own files, without the suffix of their copies, and homeFolders the folders that hold files only. Other parts keep theirs beside them.
 var (
-	homeFiles   = []string{"format", "identity", "epoch", "counters", "streams", "clock", "wear", "forward.json", "exported.json"}
-	homeFolders = []string{"metadata", "journal", "quarantine"}
+	homeFiles   = []string{"format", "identity", "epoch", "counters", "streams", "clock", "wear", "forward.json", "exported.json", "applications"}
+	homeFolders = []string{"metadata", "metadata-app", "journal", "quarantine"}
 )
 
 // streamFolders are the folders in a stream's directory; everything else there is a file (nats-server 2.15).
@@ -71,12 +71,17 @@ func (s *Store) clearWay() error {
 			return err
 		}
 	}
-	for _, dir := range []string{filepath.Dir(s.streamsDir()), s.streamsDir()} {
+	return errors.Join(s.clearStreams(s.streamsDir()), s.clearStreams(s.appMetadata().streams))
+}
+
+// clearStreams is clearWay for the streams of an account.
+func (s *Store) clearStreams(streams string) error {
+	for _, dir := range []string{filepath.Dir(streams), streams} {
 		if err := s.expect(dir, true); err != nil {
 			return err
 		}
 	}
-	return s.each(s.streamsDir(), func(stream string) error {
+	return s.each(streams, func(stream string) error {
 		if strings.HasPrefix(filepath.Base(stream), ".") {
 			return nil // the server removes it
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -15,13 +16,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/apps"
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/rig/leak"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
-// TestApplicationsOutliveDamage kills a daemon, damages the metadata of a bucket and the state of a consumer of local applications, and
-// starts it again: without mending, the first is forgotten, and the second takes all memory at each start.
+// TestApplicationsOutliveDamage kills a daemon, damages the metadata of a bucket, the state of a consumer and a block of local applications, and starts it
+// again: without mending, the first is forgotten, the second takes all memory at each start, and the third loses what is behind the damage. The state
+// names all three.
 func TestApplicationsOutliveDamage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: waits for a flush, not done with -short")
@@ -36,7 +39,9 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream, name := a.stream(t, jetstream.StreamConfig{Name: "WORK"})
-	a.publish(t, name+".x", "1")
+	for _, text := range []string{"the first", "second", "third"} {
+		a.publish(t, name+".x", text)
+	}
 	c := a.consumer(t, stream, jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy})
 	if err := fetch(t, c, 1)[0].DoubleAck(t.Context()); err != nil {
 		t.Fatal(err)
@@ -54,15 +59,27 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	block := filepath.Join(streams, "WORK", "msgs", "1.blk")
+	raw, err := os.ReadFile(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(block, bytes.Replace(raw, []byte("the first"), []byte("worn away"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	a.daemon = startDaemon(t, "", filepath.Join(filepath.Dir(a.daemon.data), "holdfast.yaml"), a.daemon.data)
 	a.daemon.until(topicPatience, "the daemon to run", running)
 	poll.Until(t, topicPatience, func() bool {
 		e, err := kv.Get(t.Context(), "pump")
 		return err == nil && string(e.Value()) == "on"
 	}, "the bucket to be as it was")
-	if n := held(t, stream); n != 1 {
-		t.Errorf("%d messages of the stream whose consumer was damaged, want 1", n)
+	if n := held(t, stream); n != 2 {
+		t.Errorf("%d messages of the stream whose block was damaged in one of three, want 2", n)
 	}
+	a.daemon.until(topicPatience, "the damage to be named", func(r status.Report) bool {
+		named := fmt.Sprint(r.Damage)
+		return strings.Contains(named, "KV_state/meta.inf") && strings.Contains(named, "o.dat") && strings.Contains(named, "WORK/msgs/1.blk")
+	})
 }
 
 // TestHostileApplication lets a program do its worst while another appends: too many connections, connections that do not read, more data than

@@ -31,11 +31,15 @@ type streams struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	uplink *forward.Uplink
+	ac     *nats.Conn          // as a local application
+	apps   jetstream.JetStream // of local applications
 }
 
 func (s *streams) close(ctx context.Context) error {
-	if s.nc != nil {
-		s.nc.Close()
+	for _, nc := range []*nats.Conn{s.nc, s.ac} {
+		if nc != nil {
+			nc.Close()
+		}
 	}
 	return s.server.Shutdown(ctx)
 }
@@ -119,6 +123,12 @@ func (b *bringing) start(ctx context.Context, up *streams, cfg configs.Config, s
 		return fmt.Errorf("connect to the embedded server: %w", err)
 	}
 	if up.js, err = jetstream.New(up.nc); err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	if up.ac, err = up.server.AppConnect(); err != nil {
+		return fmt.Errorf("connect to the embedded server: %w", err)
+	}
+	if up.apps, err = jetstream.New(up.ac); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	conn.set(up.nc)

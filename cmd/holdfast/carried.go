@@ -22,7 +22,7 @@ import (
 
 // carrier is the daemon as exports and backups see it.
 func carrier(cfg configs.Config, store *storage.Store, up *streams) carry.Gateway {
-	g := carry.Gateway{Store: store, Uplink: up.uplink, JS: up.js, Version: version()}
+	g := carry.Gateway{Store: store, Uplink: up.uplink, JS: up.js, Apps: up.apps, Version: version()}
 	for _, s := range cfg.Streams {
 		g.Streams = append(g.Streams, parcel.Stream{Name: s.Name, Mode: s.Forward.Mode, HubStream: s.Forward.HubStream})
 	}
@@ -194,7 +194,7 @@ func importCommand(ctx context.Context, args []string, std stdio) error {
 }
 
 func backupCommand(ctx context.Context, args []string, std stdio) error {
-	fs := flags("backup", "FILE", "Writes everything that the captured streams hold to a file, or to a file of its own name in a folder, while the daemon runs. With --data, of a directory that no daemon runs on, such as the card of a dead gateway; it must be writable. The file is not encrypted.", std)
+	fs := flags("backup", "FILE", "Writes everything that the captured streams and those of local applications hold to a file, or to a file of its own name in a folder, while the daemon runs. With --data, of a directory that no daemon runs on, such as the card of a dead gateway; it must be writable. The file is not encrypted.", std)
 	path := fs.String("config", defaultConfig, "configuration `file` of the daemon")
 	data := fs.String("data", "", "data `directory` of a gateway that does not run")
 	key := fs.String("key", "", "`file` with the key of an encrypted --data")

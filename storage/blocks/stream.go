@@ -56,6 +56,7 @@ type Report struct {
 	Messages uint64  // whole ones that were not removed
 	Live     Runs    // their sequences
 	Deleted  Runs    // sequences that are noted as removed
+	End      uint64  // highest sequence that the blocks speak of; the index may know of a higher one, which is gone then
 	Blocks   []Block // in order
 	Index    Index
 }
@@ -141,6 +142,7 @@ func (s Stream) walkBlock(sc *scanner, n int, r *Report, visit func(Message) err
 		if rec.Mended {
 			b.Mended++
 		}
+		r.End = max(r.End, rec.Seq)
 		switch rec.kind {
 		case deletion:
 			r.Deleted.add(rec.Seq)

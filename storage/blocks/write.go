@@ -53,6 +53,15 @@ func (w *Writer) Close() error {
 	return w.flush()
 }
 
+// End is Close for a stream that goes on above a sequence, whether that is there or not.
+func (w *Writer) End(seq uint64) error {
+	if err := w.Close(); err != nil || seq <= w.last {
+		return err
+	}
+	w.image = append(w.image[:0], w.s.removed(w.number, seq, 0)...)
+	return w.flush()
+}
+
 func (w *Writer) flush() error {
 	if err := os.WriteFile(w.s.BlockPath(w.number), w.image, 0o600); err != nil {
 		return fmt.Errorf("write blocks of stream %s: %w", w.s.Name, err)

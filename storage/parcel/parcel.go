@@ -52,7 +52,18 @@ type Header struct {
 	Made    time.Time `json:"made"`            // by a clock that may be wrong: for people only
 	Version string    `json:"version"`
 	Streams []Stream  `json:"streams"`
+	Apps    []App     `json:"apps,omitempty"` // of a backup
 }
+
+// App is a stream of local applications in a backup; buckets and object stores are streams, too.
+type App struct {
+	Name   string          `json:"name"`
+	Config json.RawMessage `json:"config"` // as the API has it
+	Last   uint64          `json:"last"`   // its last sequence, whether that is there or was removed
+}
+
+// AppRecords is what the name of such a stream has in front of it in the records, so that it is none of a captured stream.
+const AppRecords = "APP/"
 
 // Stream is a stream whose records are in a file.
 type Stream struct {

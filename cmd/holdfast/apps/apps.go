@@ -20,6 +20,9 @@ const SyncInterval = 10 * time.Second
 // look is how often the streams are looked at. A reserve lasts for longer than the server can store in it.
 const look = time.Second
 
+// verify is how often everything is read, to find damage that nobody has come across.
+const verify = 24 * time.Hour
+
 // Keeper puts what local applications store on flash, with copies of their streams' metadata, and sees to it that no sequence of theirs is given out twice.
 type Keeper struct {
 	server *leaf.Server
@@ -46,7 +49,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	due := time.Now().Add(SyncInterval)
+	due, unread := time.Now().Add(SyncInterval), time.Now().Add(time.Minute)
 	for {
 		select {
 		case <-ctx.Done():
@@ -57,6 +60,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		if err := k.Reserve(); err != nil {
 			k.log.Error("a sequence of local applications may be given out twice after a power cut", "err", err)
+		}
+		if time.Now().After(unread) {
+			unread = time.Now().Add(verify)
+			if err := k.store.VerifyApplications(ctx); err != nil {
+				k.log.Warn("not all that local applications have stored could be read", "err", err)
+			}
 		}
 		if time.Now().Before(due) {
 			continue

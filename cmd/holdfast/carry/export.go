@@ -54,7 +54,8 @@ type Gateway struct {
 	Store   *storage.Store
 	Uplink  *forward.Uplink
 	JS      jetstream.JetStream
-	Streams []parcel.Stream // all captured ones; After is not used
+	Apps    jetstream.JetStream // of local applications
+	Streams []parcel.Stream     // all captured ones; After is not used
 	Version string
 }
 
@@ -105,31 +106,41 @@ func (g Gateway) Export(ctx context.Context, w io.Writer, again bool) error {
 		}
 		h.Streams = append(h.Streams, s)
 	}
-	return g.write(ctx, w, h)
+	_, err := g.write(ctx, w, h)
+	return err
 }
 
-// Backup writes everything that the captured streams hold.
+// Backup writes everything that the captured streams hold, and those of local applications.
 func (g Gateway) Backup(ctx context.Context, w io.Writer) error {
 	if err := g.settle(ctx); err != nil {
 		return fmt.Errorf("back up: %w", err)
 	}
 	h := g.header(parcel.Backup)
 	h.Streams = g.Streams
-	return g.write(ctx, w, h)
+	var err error
+	if h.Apps, err = appStreams(ctx, g.Apps); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	_, err = g.write(ctx, w, h)
+	return err
 }
 
-func (g Gateway) write(ctx context.Context, to io.Writer, h parcel.Header) error {
+func (g Gateway) write(ctx context.Context, to io.Writer, h parcel.Header) (parcel.End, error) {
 	w, err := parcel.NewWriter(to, h)
 	if err != nil {
-		return err
+		return parcel.End{}, err
 	}
 	for _, s := range h.Streams {
 		if err := dump(ctx, g.JS, storage.DataSubject(h.Leaf, s.Name, ">"), s, w); err != nil {
-			return err
+			return parcel.End{}, err
 		}
 	}
-	_, err = w.Close(false)
-	return err
+	for _, a := range h.Apps {
+		if err := dumpApp(ctx, g.Apps, a, w); err != nil {
+			return parcel.End{}, err
+		}
+	}
+	return w.Close(false)
 }
 
 // Exported notes, on flash, that a part is on its way by file.

@@ -163,6 +163,9 @@ func unpack(path, dir string) (map[string]span, error) {
 	for _, s := range r.Header.Streams {
 		known[s.Name] = true
 	}
+	for _, a := range r.Header.Apps {
+		known[parcel.AppRecords+a.Name] = true
+	}
 	spans, writers := map[string]span{}, map[string]*blocks.Writer{}
 	for {
 		rec, err := r.Next()
@@ -177,7 +180,11 @@ func unpack(path, dir string) (map[string]span, error) {
 		}
 		w := writers[rec.Stream]
 		if w == nil {
-			if w, err = storage.StreamFiles(dir, rec.Stream).NewWriter(); err != nil {
+			files := storage.StreamFiles(dir, rec.Stream)
+			if app, yes := strings.CutPrefix(rec.Stream, parcel.AppRecords); yes {
+				files = storage.AppStreamFiles(dir, app)
+			}
+			if w, err = files.NewWriter(); err != nil {
 				return nil, err
 			}
 			writers[rec.Stream] = w
@@ -189,6 +196,9 @@ func unpack(path, dir string) (map[string]span, error) {
 		s := spans[rec.Stream]
 		s.last, s.count = rec.Seq, s.count+1
 		spans[rec.Stream] = s
+	}
+	if err := endApps(r.Header.Apps, dir, writers); err != nil {
+		return nil, err
 	}
 	for _, w := range writers {
 		if err := w.Close(); err != nil {

@@ -32,6 +32,9 @@ type Place struct {
 // which it must find no more than it lets its server have.
 const unlimited = 1 << 39
 
+// maxAppStreams is more than anybody has.
+const maxAppStreams = 10_000
+
 func (p Place) options() storage.Options {
 	var c storage.Config
 	c.SetDefaults()
@@ -44,7 +47,7 @@ func (p Place) options() storage.Options {
 }
 
 // with runs a store on the place, without sources and without a hub. prepare is called before the server starts.
-func (p Place) with(ctx context.Context, prepare func(*storage.Store) error, do func(*storage.Store, jetstream.JetStream) error) (err error) {
+func (p Place) with(ctx context.Context, prepare func(*storage.Store) error, do func(s *storage.Store, js, apps jetstream.JetStream) error) (err error) {
 	s, err := storage.Open(p.options())
 	if err != nil {
 		return err
@@ -58,6 +61,8 @@ func (p Place) with(ctx context.Context, prepare func(*storage.Store) error, do 
 	}
 	lo := leaf.Options{Config: leaf.Config{Name: p.Leaf, Data: p.Dir}, Log: p.Log}
 	lo.Key, lo.Cipher = s.ServerKey()
+	lo.Apps.SetDefaults()
+	lo.Apps.MaxFile, lo.Apps.MaxStreams, lo.Apps.DuplicateWindow = unlimited/2, maxAppStreams, unlimited
 	server, err := leaf.Start(lo)
 	if err != nil {
 		return err
@@ -75,7 +80,16 @@ func (p Place) with(ctx context.Context, prepare func(*storage.Store) error, do 
 	if err := s.Attach(ctx, storage.Server{JetStream: js, Restart: server.RestartJetStream, Pause: server.PauseJetStream}); err != nil {
 		return err
 	}
-	return errors.Join(do(s, js), s.Close(ctx))
+	ac, err := server.AppConnect()
+	if err != nil {
+		return err
+	}
+	defer ac.Close()
+	apps, err := jetstream.New(ac)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(s, js, apps), s.Close(ctx))
 }
 
 // BackupOf backs up a data directory that no daemon runs on, such as the card of a dead gateway. What its last run has left to do is done first, as at any
@@ -86,8 +100,8 @@ func BackupOf(ctx context.Context, p Place, to, version string) (path string, h 
 		return "", h, end, err
 	}
 	p.Leaf, p.Streams = about.Leaf, about.Streams
-	err = p.with(ctx, func(*storage.Store) error { return nil }, func(s *storage.Store, js jetstream.JetStream) error {
-		g := Gateway{Store: s, JS: js, Version: version}
+	err = p.with(ctx, func(*storage.Store) error { return nil }, func(s *storage.Store, js, apps jetstream.JetStream) error {
+		g := Gateway{Store: s, JS: js, Apps: apps, Version: version}
 		for _, name := range p.Streams {
 			g.Streams = append(g.Streams, parcel.Stream{Name: name})
 		}
@@ -96,17 +110,11 @@ func BackupOf(ctx context.Context, p Place, to, version string) (path string, h 
 		}
 		h = g.header(parcel.Backup)
 		h.Streams = g.Streams
+		if h.Apps, err = appStreams(ctx, apps); err != nil {
+			return err
+		}
 		return create(to, func(f *os.File) error {
-			w, err := parcel.NewWriter(f, h)
-			if err != nil {
-				return err
-			}
-			for _, st := range h.Streams {
-				if err := dump(ctx, js, storage.DataSubject(h.Leaf, st.Name, ">"), st, w); err != nil {
-					return err
-				}
-			}
-			end, err = w.Close(false)
+			end, err = g.write(ctx, f, h)
 			return err
 		})
 	})
@@ -158,8 +166,12 @@ func Restore(ctx context.Context, file string, p Place) (h parcel.Header, store 
 			}
 		}
 		return nil
-	}, func(s *storage.Store, _ jetstream.JetStream) error {
+	}, func(s *storage.Store, _, apps jetstream.JetStream) error {
 		store = s.ID()
+		if err := makeApps(ctx, apps, h.Apps, spans); err != nil {
+			return err
+		}
+		s.KeepAppMetadata()
 		for _, st := range s.Streams() {
 			if sp := spans[st.Name]; sp.count > st.Messages || sp.last > uint64(st.Last) {
 				return fmt.Errorf("stream %s holds %d records up to %d, and the backup has %d up to %d", st.Name, st.Messages, st.Last, sp.count, sp.last)

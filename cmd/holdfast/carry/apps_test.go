@@ -1,0 +1,132 @@
+package carry
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/storage"
+	"github.com/holdfast-edge/holdfast/storage/parcel"
+)
+
+// TestApplicationsAreBackedUp backs up a bucket, an object store, a work queue and a stream that was purged, restores them, encrypted and not, and goes on:
+// everything is there at its revision, and no revision is given out again.
+func TestApplicationsAreBackedUp(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	place := Place{Dir: t.TempDir(), Leaf: "g1", Streams: []string{"S"}, Log: log}
+	object := bytes.Repeat([]byte("0123456789"), 50_000)
+	var revision uint64
+	var backup bytes.Buffer
+	nothing := func(*storage.Store) error { return nil }
+	err := place.with(t.Context(), nothing, func(s *storage.Store, js, apps jetstream.JetStream) error {
+		ctx := t.Context()
+		kv, err := apps.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "state", History: 3, Description: "kept"})
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{"off", "on"} {
+			if revision, err = kv.PutString(ctx, "pump", text); err != nil {
+				return err
+			}
+		}
+		store, err := apps.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: "files"})
+		if err == nil {
+			_, err = store.PutBytes(ctx, "large", object)
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range []jetstream.StreamConfig{
+			{Name: "S", Subjects: []string{"work.>"}, Retention: jetstream.WorkQueuePolicy}, // as a captured one is called
+			{Name: "PURGED", Subjects: []string{"p"}},
+			{Name: "MEMORY", Subjects: []string{"m"}, Storage: jetstream.MemoryStorage},
+		} {
+			st, err := apps.CreateStream(ctx, c)
+			if err != nil {
+				return err
+			}
+			for _, subject := range []string{"work.1", "p", "m"} {
+				if _, err := apps.Publish(ctx, subject, []byte(c.Name), jetstream.WithExpectStream(c.Name)); err == nil && c.Name == "PURGED" {
+					err = st.Purge(ctx)
+				} else if err == nil && subject != "m" {
+					_, err = apps.Publish(ctx, subject, []byte("again"))
+				}
+			}
+		}
+		return Gateway{Store: s, JS: js, Apps: apps}.Backup(ctx, &backup)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("a key that is long enough for it\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, h, _, err := Save(bytes.NewReader(backup.Bytes()), t.TempDir(), 0)
+	if err != nil || len(h.Apps) != 4 {
+		t.Fatalf("the backup has %+v, %v", h.Apps, err)
+	}
+	for name, key := range map[string]string{"plain": "", "encrypted": key} {
+		t.Run(name, func(t *testing.T) {
+			to := Place{Dir: t.TempDir(), Leaf: "g1", Streams: []string{"S"}, Key: key, Log: log}
+			if _, _, err := Restore(t.Context(), file, to); err != nil {
+				t.Fatal(err)
+			}
+			for round := range 2 { // also after another start
+				if err := to.with(t.Context(), nothing, func(_ *storage.Store, _, apps jetstream.JetStream) error {
+					return restored(t, apps, revision, object, round)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again, _, end, err := BackupOf(t.Context(), to, t.TempDir(), "test")
+			if err != nil || end.Last[parcel.AppRecords+"KV_state"] <= revision {
+				t.Errorf("a backup of what was restored: %s, %+v, %v", again, end, err)
+			}
+		})
+	}
+}
+
+func restored(t *testing.T, apps jetstream.JetStream, revision uint64, object []byte, round int) error {
+	ctx := t.Context()
+	kv, err := apps.KeyValue(ctx, "state")
+	if err != nil {
+		return err
+	}
+	if e, err := kv.GetRevision(ctx, "pump", revision); err != nil || string(e.Value()) != "on" {
+		t.Errorf("revision %d: %v, %v", revision, e, err)
+	}
+	if all, err := kv.History(ctx, "pump"); err != nil || len(all) != 2+min(round, 1) {
+		t.Errorf("history of %d, %v", len(all), err)
+	}
+	if next, err := kv.PutString(ctx, "pump", "off"); err != nil || next <= revision+1000 {
+		t.Errorf("the next revision is %d, %v; %d was given out, and perhaps more", next, err, revision)
+	}
+	store, err := apps.ObjectStore(ctx, "files")
+	if err != nil {
+		return err
+	}
+	if got, err := store.GetBytes(ctx, "large"); err != nil || !bytes.Equal(got, object) {
+		t.Errorf("the object has %d bytes, %v", len(got), err)
+	}
+	queue, err := apps.Stream(ctx, "S")
+	if err != nil {
+		return err
+	}
+	if i := queue.CachedInfo(); i.State.Msgs != 2 || i.Config.Retention != jetstream.WorkQueuePolicy {
+		t.Errorf("the work queue is %+v", i)
+	}
+	if ack, err := apps.Publish(ctx, "p", nil); err != nil || ack.Sequence < 1000 {
+		t.Errorf("the purged stream gives %+v, %v", ack, err)
+	}
+	if _, err := apps.Stream(ctx, "MEMORY"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the stream in memory: %v", err)
+	}
+	return nil
+}
