@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -51,11 +52,15 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, subject := range []string{"work.1", "p", "m"} {
-				if _, err := apps.Publish(ctx, subject, []byte(c.Name), jetstream.WithExpectStream(c.Name)); err == nil && c.Name == "PURGED" {
-					err = st.Purge(ctx)
-				} else if err == nil && subject != "m" {
-					_, err = apps.Publish(ctx, subject, []byte("again"))
+			subject := strings.Replace(c.Subjects[0], ">", "1", 1)
+			for range 2 {
+				if _, err := apps.Publish(ctx, subject, []byte(c.Name)); err != nil {
+					return err
+				}
+			}
+			if c.Name == "PURGED" {
+				if err := st.Purge(ctx); err != nil {
+					return err
 				}
 			}
 		}
