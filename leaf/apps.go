@@ -19,6 +19,7 @@ const (
 	defaultAppSubs         = 512
 	defaultAppPayload      = 1 << 20
 	defaultAppStreams      = 64
+	defaultAppSubjects     = 50_000
 	defaultAppConsumers    = 64
 	defaultDuplicateWindow = 2 * time.Minute
 	maxAppPayload          = 1 << 20 // of the server
@@ -37,6 +38,7 @@ type Apps struct {
 	MaxConsumers     int           `yaml:"max_consumers" doc:"how many consumers one stream of theirs may have"`
 	MaxConnections   int           `yaml:"max_connections" doc:"how many may be connected"`
 	MaxSubscriptions int           `yaml:"max_subscriptions" doc:"how many subscriptions one connection may have"`
+	MaxSubjects      int           `yaml:"max_subjects" doc:"how many different subjects their streams may hold, keys of buckets among them: each takes memory; above, they can store nothing more until some are removed"`
 	MaxPayload       int64         `yaml:"max_payload" unit:"bytes" doc:"the largest message that one of them may send"`
 	DuplicateWindow  time.Duration `yaml:"max_duplicate_window" doc:"the longest duplicate_window of a stream of theirs: message IDs are kept in memory for so long"`
 
@@ -58,6 +60,9 @@ type User struct {
 	NKey      string   `yaml:"nkey" doc:"public key, U and 55 more, in the place of name and password"`
 	Publish   Subjects `yaml:"publish" doc:"what the user may send, requests too"`
 	Subscribe Subjects `yaml:"subscribe" doc:"what the user may receive, replies too: they come to _INBOX.> unless the client is told otherwise"`
+
+	MaxConnections   int `yaml:"max_connections" doc:"how many connections the user may have of those of all; the newest are closed within a second; 0: no limit of its own"`
+	MaxSubscriptions int `yaml:"max_subscriptions" doc:"how many subscriptions they may have together; 0: no limit of its own"`
 }
 
 // Subjects says which subjects are allowed. Without an allow list all are that deny leaves.
@@ -77,6 +82,7 @@ type Captured struct {
 func (a *Apps) SetDefaults() {
 	a.MaxMem, a.MaxFile, a.MaxPayload = defaultAppMem, defaultAppFile, defaultAppPayload
 	a.MaxStreams, a.MaxConsumers = defaultAppStreams, defaultAppConsumers
+	a.MaxSubjects = defaultAppSubjects
 	a.MaxConnections, a.MaxSubscriptions = defaultAppConnections, defaultAppSubs
 	a.DuplicateWindow = defaultDuplicateWindow
 }
@@ -108,6 +114,7 @@ func (a Apps) Validate(fault func(key, problem, remedy string)) {
 	}{
 		{"max_mem", a.MaxMem, maxMemory}, {"max_file", a.MaxFile, unlimitedStore}, {"max_payload", a.MaxPayload, maxAppPayload},
 		{"max_streams", int64(a.MaxStreams), 10_000}, {"max_consumers", int64(a.MaxConsumers), 10_000},
+		{"max_subjects", int64(a.MaxSubjects), 100_000_000},
 		{"max_connections", int64(a.MaxConnections), 10_000}, {"max_subscriptions", int64(a.MaxSubscriptions), 1_000_000},
 	} {
 		least := int64(1)
@@ -152,6 +159,8 @@ func (a Apps) users(fault func(key, problem, remedy string)) {
 			fault(key+".name", fmt.Sprintf("%q is not a name", u.Name), "use at most 64 letters, digits, - and _")
 		case u.Name != "" && !hashForm.MatchString(u.Password):
 			fault(key+".password", "is not the hash of a password", "run `holdfast password`, which makes one")
+		case u.MaxConnections < 0 || u.MaxSubscriptions < 0:
+			fault(key+".max_connections", "a limit is negative", "use 0 for none")
 		case seen[u.Name+u.NKey]:
 			fault(key, "is there already", "keep one of the two")
 		}

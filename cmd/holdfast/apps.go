@@ -57,9 +57,9 @@ func leafOptions(cfg configs.Config, store *storage.Store, log *slog.Logger) lea
 // maxCapturedPending is how many records a consumer of a captured stream may have out.
 const maxCapturedPending = 1000
 
-// ensureCaptured makes the consumers by which local applications read captured streams. One that cannot be made is logged: capture does not
-// depend on it.
-func ensureCaptured(ctx context.Context, js jetstream.JetStream, cfg configs.Config, log *slog.Logger) {
+// ensureCaptured makes the consumers by which local applications read captured streams. One that cannot be made is logged and returned, in words: capture
+// does not depend on it.
+func ensureCaptured(ctx context.Context, js jetstream.JetStream, cfg configs.Config, log *slog.Logger) (failed []string) {
 	for _, c := range cfg.Apps.Captured {
 		for _, name := range c.Consumers {
 			_, err := js.CreateOrUpdateConsumer(ctx, c.Stream, jetstream.ConsumerConfig{
@@ -68,9 +68,11 @@ func ensureCaptured(ctx context.Context, js jetstream.JetStream, cfg configs.Con
 			})
 			if err != nil {
 				log.Error("no consumer for local applications", "stream", c.Stream, "consumer", name, "err", err)
+				failed = append(failed, fmt.Sprintf("consumer %s of captured stream %s: %v", name, c.Stream, err))
 			}
 		}
 	}
+	return failed
 }
 
 func passwordCommand(_ context.Context, args []string, std stdio) error {

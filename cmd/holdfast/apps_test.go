@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -83,7 +84,7 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 }
 
 // TestHostileApplication lets a program do its worst while another appends: too many connections, connections that do not read, more data than
-// it may store. What is appended is stored all the same, the disk limit holds, and the daemon stays small.
+// it may store, more subjects than it may use. What is appended is stored all the same, the limits hold, and the daemon stays small.
 func TestHostileApplication(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: presses on the machine for some seconds, not done with -short")
@@ -119,13 +120,14 @@ func TestHostileApplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	payload := make([]byte, 256<<10)
-	for i := 0; time.Since(begun) < 8*time.Second; i++ {
+	for i := 0; time.Since(begun) < 4*time.Second; i++ {
 		if err := flood.Publish(fmt.Sprint("flood.", i), payload); err != nil {
 			break
 		}
 	}
 	before := load.stored.Load()
 	poll.Until(t, topicPatience, func() bool { return load.stored.Load() > before+20 }, "appending to go on")
+	tooManySubjects(t, a, load)
 	info, err := a.js.AccountInfo(t.Context())
 	if err != nil || info.Store > 1<<30 {
 		t.Errorf("local applications hold %d bytes, %v, want 1 GiB at most", info.Store, err)
@@ -138,6 +140,45 @@ func TestHostileApplication(t *testing.T) {
 	if strings.Contains(a.daemon.logged(), "panic") {
 		t.Error("the daemon panicked")
 	}
+}
+
+// tooManySubjects stores messages with a subject of its own each: memory that no limit of the server bounds. The daemon does, says so, and lets go again.
+func tooManySubjects(t *testing.T, a *application, load *appender) {
+	t.Helper()
+	for _, name := range []string{"FLOOD", "MANY"} {
+		_ = a.js.DeleteStream(t.Context(), name) // makes room
+	}
+	many, err := a.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MANY", Subjects: []string{"many.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, refused := 0, errors.New("not yet")
+	poll.Until(t, 3*topicPatience, func() bool {
+		for range 500 {
+			if _, refused = a.js.Publish(t.Context(), fmt.Sprint("many.", n), nil); refused != nil {
+				return true
+			}
+			n++
+		}
+		return false
+	}, "a message with one more subject to be refused")
+	var limit *jetstream.APIError
+	if !errors.As(refused, &limit) {
+		t.Errorf("after %d subjects a message is refused with %v, want the account's limit", n, refused)
+	}
+	a.daemon.until(topicPatience, "the state to say so", func(r status.Report) bool {
+		return r.Apps.Held != "" && r.Verdict.Safe && strings.Contains(fmt.Sprint(r.Verdict.Findings), "can store nothing more")
+	})
+	before := load.stored.Load()
+	poll.Until(t, topicPatience, func() bool { return load.stored.Load() > before+20 }, "appending to go on while they are held")
+	if err := many.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, topicPatience, func() bool {
+		_, err := a.js.Publish(t.Context(), "many.again", nil)
+		return err == nil
+	}, "storing to be possible again")
+	t.Logf("held after %d subjects", n)
 }
 
 // deaf dials connections that stop reading once they are set up.

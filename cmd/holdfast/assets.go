@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-edge/holdfast/leaf"
 )
 
-// ensureAssets gives local applications what the configuration declares for them, and returns what could not be done. Nothing of it is a
+// ensureAssets gives local applications what the configuration declares for them, and returns what could not be done, in words. Nothing of it is a
 // reason not to capture.
-func ensureAssets(ctx context.Context, server *leaf.Server, cfg configs.Config, allowLoss bool, log *slog.Logger) []leaf.AssetChange {
+func ensureAssets(ctx context.Context, server *leaf.Server, cfg configs.Config, allowLoss bool, log *slog.Logger) []string {
 	apps := cfg.Apps
 	apps.MaxFile = cfg.AppsRoom()
 	var failed []leaf.AssetChange
@@ -22,7 +22,7 @@ func ensureAssets(ctx context.Context, server *leaf.Server, cfg configs.Config, 
 		}
 		if err != nil {
 			log.Error("what is declared below jetstream cannot be made", "err", err)
-			return []leaf.AssetChange{{Kind: "everything", Error: err.Error()}}
+			return []string{err.Error()}
 		}
 		if len(changes) == 0 {
 			return nil
@@ -31,8 +31,10 @@ func ensureAssets(ctx context.Context, server *leaf.Server, cfg configs.Config, 
 			break
 		}
 	}
+	var texts []string
 	for _, c := range failed {
+		texts = append(texts, c.String())
 		log.Error("jetstream asset is not as declared", "action", c.Action, "kind", c.Kind, "name", c.Name, "loss", c.Loss, "err", c.Error)
 	}
-	return failed
+	return texts
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
@@ -234,6 +235,9 @@ func advisories(t *testing.T, a *application) {
 	for kind := range want {
 		t.Errorf("no advisory %s came", kind)
 	}
+	a.daemon.until(topicPatience, "the message that was given up in the state", func(r status.Report) bool {
+		return r.Apps != nil && r.Apps.GaveUp > 0 && strings.HasPrefix(r.Apps.GaveUpNewest, name+".") && r.Apps.Streams > 0
+	})
 	if m, err := a.nc.Request("$SYS.REQ.USER.INFO", nil, topicPatience); err != nil || !strings.Contains(string(m.Data), `"account":"APP"`) {
 		t.Errorf("who am I: %v, %s", err, m.Data)
 	}

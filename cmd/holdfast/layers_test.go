@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"storage":           {"storage/journal", "storage/blocks"},
 	"configs": {"leaf", "storage", "systemd", "ingest", "ingest/frame", "ingest/decode", "ingest/convert", "ingest/serial", "ingest/mqtt", "ingest/reject",
 		"ingest/modbus", "ingest/mqttserver", "ingest/request", "forward"},
-	"cmd/holdfast/apps":   {"leaf", "storage"},
+	"cmd/holdfast/apps":   {"cmd/holdfast/status", "leaf", "storage"},
 	"cmd/holdfast/carry":  {"leaf", "storage", "storage/blocks", "storage/parcel", "forward"},
 	"cmd/holdfast":        {"cmd/holdfast/...", "leaf", "storage", "storage/parcel", "systemd", "ingest/...", "forward/...", "configs"},
 	"cmd/holdfast/status": {"leaf", "storage", "systemd", "ingest/...", "forward/...", "configs"},

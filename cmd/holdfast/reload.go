@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/apps"
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/ingest"
 	"github.com/holdfast-edge/holdfast/ingest/command"
@@ -32,6 +33,7 @@ type gateway struct {
 	executor *command.Executor
 	server   *leaf.Server
 	js       jetstream.JetStream // of the captured streams
+	keeper   *apps.Keeper        // of local applications
 	notify   *systemd.Notifier
 	log      *slog.Logger
 	hup      <-chan os.Signal // never closed: asks for a reload
@@ -184,9 +186,9 @@ func (g *gateway) reload(ctx context.Context, allowLoss bool) (p reloadPlan, err
 		return p, fmt.Errorf("nothing is changed: %w", err)
 	}
 	entries, p.Failed = g.apply(ctx, &next, entries, fresh)
-	for _, c := range ensureAssets(ctx, g.server, next, allowLoss, g.log) {
-		p.Failed = append(p.Failed, c.String())
-	}
+	lacking := append(ensureCaptured(ctx, g.js, next, g.log), ensureAssets(ctx, g.server, next, allowLoss, g.log)...)
+	g.keeper.SetFailed(lacking)
+	p.Failed = append(p.Failed, lacking...)
 	g.cfg.Store(&next)
 	g.entries = entries
 	for _, c := range p.Changes {
@@ -217,7 +219,6 @@ func (g *gateway) apply(ctx context.Context, next *configs.Config, entries []ing
 	}
 	g.executor.Set(entries)
 	g.runner.Set(entries...)
-	ensureCaptured(ctx, g.js, *next, g.log)
 	return entries, failed
 }
 

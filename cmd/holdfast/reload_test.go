@@ -285,6 +285,7 @@ jetstream: {streams: [{name: ORDERS, subjects: ["orders.>"]}]}
 		{"an asset that would lose data", `subjects: ["orders.>"]`, `subjects: ["orders.>"], max_msgs: 5`,
 			"update stream ORDERS: max_msgs: -1 -> 5; loses 5 messages above max_msgs\n" +
 				"failed: update stream ORDERS: max_msgs: -1 -> 5; loses 5 messages above max_msgs; not done: it loses data; holdfast reload -allow-loss does it\n"},
+		{"a link of their own", "streams: [{name: S", "apps: {hub: {urls: [\"nats-leaf://127.0.0.1:1\"]}}\nstreams: [{name: S", "change apps.hub.urls: [] -> [nats-leaf://127.0.0.1:1]\n"},
 		{"a fault", "max_bytes", "max_bites", "nothing is changed"},
 	} {
 		text := strings.Replace(base, tt.from, tt.to, 1)
@@ -305,6 +306,13 @@ jetstream: {streams: [{name: ORDERS, subjects: ["orders.>"]}]}
 		}
 		if got != tt.want && (err == nil || !strings.Contains(got, tt.want)) {
 			t.Errorf("%s: reload %q, want %q", tt.name, got, tt.want)
+		}
+		r, err := askStatus(t.Context(), d.data)
+		if err != nil || r.Apps == nil {
+			t.Fatalf("%s: status %+v, %v", tt.name, r, err)
+		}
+		if failed := strings.Contains(tt.want, "failed: "); failed != (len(r.Apps.Failed) > 0) || tt.name == "a link of their own" && r.Apps.Link != "down" {
+			t.Errorf("%s: the state has of local applications %+v", tt.name, r.Apps)
 		}
 		if _, err := d.reload(base); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-edge/holdfast/cmd/holdfast/apps"
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/forward"
@@ -12,13 +13,14 @@ import (
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
-// reporter gathers what the parts report. All its fields are immutable once set.
+// reporter gathers what the parts report. All its fields are immutable once set, or atomic.
 type reporter struct {
 	cfg     *atomic.Pointer[configs.Config] // as it is after a reload
 	started time.Time
 	store   *storage.Store
 	runner  *ingest.Runner
 	bring   *bringing
+	apps    atomic.Pointer[apps.Keeper] // of local applications, once the streams are up
 }
 
 // line is the report in one line.
@@ -46,6 +48,9 @@ func (r *reporter) report() status.Report {
 	}
 	if up != nil {
 		rep.Down = down(up.uplink.Downlinks(), link.State == leaf.LinkUp)
+	}
+	if keeper := r.apps.Load(); keeper != nil {
+		rep.Apps = keeper.Status()
 	}
 	if short := r.store.DiskShort(); short != nil {
 		rep.Disk = short.Error()

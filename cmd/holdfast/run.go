@@ -101,15 +101,16 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	begin := func(up *streams) { // what needs the streams
 		self.server, self.js = up.server, up.js
 		self.executor = command.New(commandOptions(cfg, store, runner, up.js, entries, log))
-		ensureCaptured(ctx, up.js, cfg, log)
-		ensureAssets(ctx, up.server, cfg, false, log)
+		self.keeper = apps.New(up.server, store, log)
+		self.keeper.SetFailed(append(ensureCaptured(ctx, up.js, cfg, log), ensureAssets(ctx, up.server, cfg, false, log)...))
+		reports.apps.Store(self.keeper)
 		control.extend(self, up.js, carrier(cfg, store, up), cfg)
 		capture.Go(func() { restart(captureCtx, log, "commands", self.executor.Run) })
 		service.Go(func() {
 			restart(serviceCtx, log, "uplink", func(ctx context.Context) error { return up.uplink.Run(ctx, up.nc) })
 		})
 		service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
-		service.Go(func() { restart(serviceCtx, log, "local applications", apps.New(up.server, store, log).Run) })
+		service.Go(func() { restart(serviceCtx, log, "local applications", self.keeper.Run) })
 	}
 	up, err := bring.wait(ctx, streamPatience)
 	if err != nil || ctx.Err() != nil {

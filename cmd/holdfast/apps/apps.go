@@ -1,4 +1,4 @@
-// Package apps looks after what local applications store while the daemon runs.
+// Package apps looks after what local applications store and use while the daemon runs.
 package apps
 
 import (
@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,23 +20,33 @@ import (
 const SyncInterval = 10 * time.Second
 
 // look is how often the streams are looked at. A reserve lasts for longer than the server can store in it.
-const look = time.Second
+const look = 500 * time.Millisecond
 
 // verify is how often everything is read, to find damage that nobody has come across.
 const verify = 24 * time.Hour
 
-// Keeper puts what local applications store on flash, with copies of their streams' metadata, and sees to it that no sequence of theirs is given out twice.
+// Keeper puts what local applications store on flash, with copies of their streams' metadata, sees to it that no sequence of theirs is given out twice, keeps
+// them within limits that the server does not have, and counts what people have to know of. Status is safe for concurrent use with Run.
 type Keeper struct {
 	server *leaf.Server
 	store  *storage.Store
 	log    *slog.Logger
 	synced uint64 // what Sync has seen last
+
+	mu    sync.Mutex // guards the field below
+	state state
 }
 
 // New returns a keeper for a server that runs and a store that is attached to it.
 func New(server *leaf.Server, store *storage.Store, log *slog.Logger) *Keeper {
 	return &Keeper{server: server, store: store, log: log}
 }
+
+// The advisories of JetStream that are heard.
+const (
+	streamCreated = "$JS.EVENT.ADVISORY.STREAM.CREATED."
+	maxDeliveries = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES."
+)
 
 // Run looks after the streams until ctx ends. While nothing is stored it writes nothing.
 func (k *Keeper) Run(ctx context.Context) error {
@@ -43,20 +55,31 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	defer nc.Close()
-	made := make(chan *nats.Msg, 64) // a stream is made: until it is flushed, a power cut takes it as a whole
-	if _, err := nc.ChanSubscribe("$JS.EVENT.ADVISORY.STREAM.CREATED.>", made); err != nil {
-		return fmt.Errorf("listen for streams of local applications: %w", err)
+	heard := make(chan *nats.Msg, 1024) // what does not fit is not counted
+	for _, subject := range []string{streamCreated + ">", maxDeliveries + ">"} {
+		if _, err := nc.ChanSubscribe(subject, heard); err != nil {
+			return fmt.Errorf("listen for events of local applications: %w", err)
+		}
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	due, unread := time.Now().Add(SyncInterval), time.Now().Add(time.Minute)
+	var last time.Time // of a sync
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-made:
-			due = time.Now()
+		case m := <-heard:
+			if of, yes := strings.CutPrefix(m.Subject, maxDeliveries); yes {
+				k.gaveUp(of)
+				continue
+			}
+			// Until it is flushed, a power cut takes a new stream as a whole. Somebody who makes streams all the time does not get a flush for each.
+			if next := last.Add(look); next.Before(due) {
+				due = next
+			}
 		case <-tick.C:
+			k.guard()
 		}
 		if err := k.Reserve(); err != nil {
 			k.log.Error("a sequence of local applications may be given out twice after a power cut", "err", err)
@@ -70,7 +93,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if time.Now().Before(due) {
 			continue
 		}
-		due = time.Now().Add(SyncInterval)
+		last = time.Now()
+		due = last.Add(SyncInterval)
 		if err := k.Sync(); err != nil && !errors.Is(err, storage.ErrClosed) {
 			k.log.Error("what local applications have stored is not on flash", "err", err)
 		}

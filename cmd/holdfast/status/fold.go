@@ -15,6 +15,9 @@ func Fold(r Report) Verdict {
 	foldLink(r, &v)
 	foldDown(r, &v)
 	foldDamage(r, &v)
+	if r.Apps != nil {
+		foldApps(r, *r.Apps, &v)
+	}
 	if r.Clock == "unsynced" {
 		v.add(Note, "clock", "not set by a time source yet: records say so in their time header, and nothing expires by it", "")
 	}

@@ -18,6 +18,7 @@ type Report struct {
 	Streams []Stream  `json:"streams"`
 	Sources []Source  `json:"sources"`
 	Down    []Down    `json:"from_hub,omitempty"` // commands and documents
+	Apps    *Apps     `json:"apps,omitempty"`     // absent until the streams are up
 	Damage  []Damage  `json:"damage,omitempty"`   // found in the data directory since the start
 	Verdict Verdict   `json:"verdict"`
 }

@@ -73,6 +73,9 @@ func Text(w io.Writer, r Report) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("lay out the status: %w", err)
 	}
+	if line := appsLine(r.Apps); line != "" {
+		b.WriteString("\n" + line)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
