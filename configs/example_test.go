@@ -93,6 +93,7 @@ func example() Config {
 	}
 	cfg.Apps.Users = []leaf.User{{Name: "panel", Password: "$2a$10$PRpdQ4iEdvwJ9h8nWfMTL.mK8kZQC8q9s0nHfD6m1zYB1b7tXg2Wm"}}
 	cfg.Apps.Captured = []leaf.Captured{{Stream: "SENSORS"}}
+	cfg.Apps.Mappings = []leaf.Mapping{{From: "door.*", To: "event.{{wildcard(1)}}"}}
 	return cfg
 }
 

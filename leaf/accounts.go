@@ -63,6 +63,11 @@ system_account: %s
 	for _, account := range o.Accounts {
 		if account.Name == AccountApp {
 			addUsers(o, account, apps.Users)
+			for _, m := range apps.Mappings {
+				if err := account.AddMapping(m.From, m.To); err != nil {
+					return fmt.Errorf("mapping of %s: %w", m.From, err)
+				}
+			}
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 )
@@ -42,6 +43,7 @@ type Apps struct {
 	MaxPayload       int64         `yaml:"max_payload" unit:"bytes" doc:"the largest message that one of them may send"`
 	DuplicateWindow  time.Duration `yaml:"max_duplicate_window" doc:"the longest duplicate_window of a stream of theirs: message IDs are kept in memory for so long"`
 
+	Mappings []Mapping  `yaml:"mappings" doc:"subjects that are others to everybody who subscribes, streams too"`
 	Captured []Captured `yaml:"captured" doc:"captured streams that they may read, below $JS.capture.API"`
 	Hub      Hub        `yaml:"hub" doc:"a link of their own to an account of their own at the hub; without urls there is none"`
 }
@@ -71,6 +73,12 @@ type Subjects struct {
 	Deny  []string `yaml:"deny" doc:"subjects out of those that are not allowed after all"`
 }
 
+// Mapping gives what local applications publish another subject.
+type Mapping struct {
+	From string `yaml:"from" doc:"subject as it is published; * stands for a word"`
+	To   string `yaml:"to" doc:"subject that it gets, as orders.{{wildcard(1)}}.{{partition(3,1)}}"`
+}
+
 // Captured is a captured stream that local applications may read.
 type Captured struct {
 	Stream    string   `yaml:"stream" doc:"name of a stream of this configuration"`
@@ -92,7 +100,7 @@ func (a Apps) limited() Apps {
 	if a.MaxConnections > 0 {
 		return a
 	}
-	limits := Apps{Websocket: a.Websocket, Origins: a.Origins, TLS: a.TLS, Users: a.Users, Captured: a.Captured, Hub: a.Hub}
+	limits := Apps{Websocket: a.Websocket, Origins: a.Origins, TLS: a.TLS, Users: a.Users, Mappings: a.Mappings, Captured: a.Captured, Hub: a.Hub}
 	limits.SetDefaults()
 	return limits
 }
@@ -127,6 +135,11 @@ func (a Apps) Validate(fault func(key, problem, remedy string)) {
 	}
 	if a.DuplicateWindow < time.Second {
 		fault("max_duplicate_window", "is shorter than a second", "choose 1s at least")
+	}
+	for i, m := range a.Mappings {
+		if _, err := server.NewSubjectTransform(m.From, m.To); err != nil || m.From == "" || m.To == "" {
+			fault(fmt.Sprintf("mappings[%d]", i), fmt.Sprintf("%q cannot become %q", m.From, m.To), "every * of from stands in to as {{wildcard(1)}} or in {{partition(3,1)}}; see the documentation of NATS on subject mapping")
+		}
 	}
 	a.users(fault)
 	seen := map[string]bool{}

@@ -115,3 +115,46 @@ func TestUsersAreLimited(t *testing.T) {
 		}
 	}
 }
+
+// TestMappings: what is published by one name is stored by another, while a mapping says so.
+func TestMappings(t *testing.T) {
+	leak.Check(t)
+	apps := Apps{Mappings: []Mapping{{From: "door.*", To: "event.{{wildcard(1)}}.{{partition(1,1)}}"}}}
+	apps.Validate(func(key, problem, _ string) {
+		if strings.HasPrefix(key, "mappings") {
+			t.Errorf("%s %s", key, problem)
+		}
+	})
+	wrong := 0
+	Apps{Mappings: []Mapping{{From: "a.*", To: "b.{{wildcard(2)}}"}, {From: "", To: "x"}, {From: "a.>.b", To: "x"}}}.Validate(func(key, _, _ string) {
+		if strings.HasPrefix(key, "mappings") {
+			wrong++
+		}
+	})
+	if wrong != 3 {
+		t.Errorf("%d of 3 faulty mappings were found", wrong)
+	}
+	s, _ := appsLeaf(t, apps)
+	js, err := jetstream.New(dial(t, "nats://"+s.listen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "X", Subjects: []string{"event.>", "door.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"event.front.0", "door.front"} {
+		ack, err := js.Publish(t.Context(), "door.front", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, err := st.GetMsg(t.Context(), ack.Sequence); err != nil || m.Subject != want {
+			t.Errorf("stored as %+v, %v, want %s", m, err, want)
+		}
+		next := *s.options()
+		next.Apps.Mappings = nil
+		if err := s.Reconfigure(next); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -242,6 +242,15 @@ func directGet(t *testing.T, a *application) {
 	}
 }
 
+// mapping uses apps.mappings of the configuration.
+func mapping(t *testing.T, a *application) {
+	s, _ := a.stream(t, jetstream.StreamConfig{Subjects: []string{"event.>"}})
+	a.publish(t, "door.front", "open")
+	if m, err := s.GetLastMsgForSubject(t.Context(), "event.front"); err != nil || string(m.Data) != "open" {
+		t.Errorf("what was published at door.front: %+v, %v", m, err)
+	}
+}
+
 func transforms(t *testing.T, a *application) {
 	heard, err := a.nc.SubscribeSync("again.>")
 	if err != nil {

@@ -44,6 +44,7 @@ func topics() []topic {
 		{"batches", batches},
 		{"mirrors and sources", mirrorsAndSources},
 		{"direct get", directGet},
+		{"mapping", mapping},
 		{"transforms", transforms},
 		{"message ttl", messageTTL},
 		{"schedules", schedules},
@@ -159,7 +160,7 @@ func startApplication(t *testing.T) *application {
 storage: {budget: 2GiB, reserve_free: 0, allow_volatile: true}
 streams: [{name: S, max_bytes: 64MiB}]
 sources: [{name: calc, into: S, append: {}}]
-apps: {max_file: 1GiB, max_mem: 32MiB, max_subjects: 5000, captured: [{stream: S, live: true, consumers: [panel]}]}
+apps: {max_file: 1GiB, max_mem: 32MiB, max_subjects: 5000, mappings: [{from: "door.*", to: "event.{{wildcard(1)}}"}], captured: [{stream: S, live: true, consumers: [panel]}]}
 jetstream:
   streams: [{name: DECLARED, subjects: ["declared.>"], max_age: 1h, allow_direct: true}]
 `, filepath.Join(dir, "data"), ports[0])
