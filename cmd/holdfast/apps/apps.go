@@ -32,6 +32,7 @@ type Keeper struct {
 	store  *storage.Store
 	log    *slog.Logger
 	synced uint64 // what Sync has seen last
+	flow   flow   // of guard
 
 	mu    sync.Mutex // guards the field below
 	state state

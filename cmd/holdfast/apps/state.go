@@ -11,7 +11,7 @@ import (
 
 // state is what Status shows beside what the server says at the moment.
 type state struct {
-	held     bool              // they may store nothing more
+	held     string            // why they may store nothing more; empty: they may
 	subjects int               // at the newest look
 	limited  map[string]uint64 // how often connections of a user were closed for its limits
 	gaveUp   uint64            // messages that were delivered as often as they may be, and not acknowledged
@@ -26,17 +26,26 @@ const thaw = 90
 
 // guard keeps local applications within the limits that are looked at from outside.
 func (k *Keeper) guard() {
-	subjects := 0
-	for _, st := range k.server.AppStreams(false) {
+	streams, subjects := k.server.AppStreams(false), 0
+	for _, st := range streams {
 		subjects += st.Subjects
 	}
 	limited := k.server.LimitUsers()
 	_, up := k.server.AppLink()
-	most := k.server.AppLimits().MaxSubjects
+	limits := k.server.AppLimits()
+	k.flow.window = limits.DuplicateWindow
+	messages := k.flow.look(time.Now(), streams)
+	live, limit := memory()
 	k.mu.Lock()
 	was := k.state.held
-	hold := subjects > most || was && subjects > most/100*thaw
-	k.state.held, k.state.subjects = hold, subjects
+	k.state.held, k.state.subjects = "", subjects
+	switch most := limits.MaxSubjects; {
+	case subjects > most, was != "" && subjects > most/100*thaw:
+		k.state.held = fmt.Sprintf("their streams hold %d different subjects, and may hold %d", subjects, most)
+	case tooMany(messages, live, limit):
+		k.state.held = fmt.Sprintf("%d messages in %v, whose IDs the server may have in memory for so long, are more than there is memory for", messages, limits.DuplicateWindow)
+	}
+	hold := k.state.held
 	for _, name := range limited {
 		if k.state.limited == nil {
 			k.state.limited = map[string]uint64{}
@@ -50,13 +59,16 @@ func (k *Keeper) guard() {
 	for _, name := range limited {
 		k.log.Warn("connections of a user of local applications were closed: there were more than it may have", "user", name)
 	}
-	if hold || was { // a reload forgets it
-		if err := k.server.HoldApps(hold); err != nil {
+	if hold != "" || was != "" { // a reload forgets it
+		if err := k.server.HoldApps(hold != ""); err != nil {
 			k.log.Error("local applications cannot be limited", "err", err)
 		}
 	}
-	if hold != was {
-		k.log.Warn("what local applications may store has changed", "stopped", hold, "subjects", subjects, "max", most)
+	switch {
+	case hold != "" && was == "":
+		k.log.Warn("local applications can store nothing more", "err", hold)
+	case hold == "" && was != "":
+		k.log.Info("local applications can store again")
 	}
 }
 
@@ -83,11 +95,8 @@ func (k *Keeper) Status() *status.Apps {
 	a := &status.Apps{
 		Streams: u.Streams, Bytes: u.Bytes, MaxBytes: limits.MaxFile, Memory: u.Memory, MaxMemory: limits.MaxMem, Connections: u.Connections,
 		Subjects: k.state.subjects, MaxSubjects: limits.MaxSubjects,
-		Failed: slices.Clone(k.state.failed), GaveUp: k.state.gaveUp, GaveUpNewest: k.state.newest, Limited: maps.Clone(k.state.limited),
+		Failed: slices.Clone(k.state.failed), GaveUp: k.state.gaveUp, GaveUpNewest: k.state.newest, Limited: maps.Clone(k.state.limited), Held: k.state.held,
 		APIErrors: u.APIErrors, SlowConsumers: u.SlowConsumers,
-	}
-	if k.state.held {
-		a.Held = fmt.Sprintf("their streams hold %d different subjects, and may hold %d", k.state.subjects, limits.MaxSubjects)
 	}
 	for _, st := range k.server.AppStreams(false) {
 		if st.Full != "" {

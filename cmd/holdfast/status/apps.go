@@ -40,7 +40,7 @@ func foldApps(r Report, a Apps, v *Verdict) {
 		v.add(Problem, where, "are without what is declared for them: "+f, "correct it below jetstream or apps.captured, then `holdfast reload`; `holdfast plan` shows what it would do")
 	}
 	if a.Held != "" {
-		v.add(Problem, where, "can store nothing more: "+a.Held, "purge subjects that nobody needs, limit their streams by max_age or max_msgs, or raise apps.max_subjects if there is memory for it")
+		v.add(Problem, where, "can store nothing more: "+a.Held, "purge what nobody needs, limit their streams by max_age or max_msgs, let them store less at once, or raise apps.max_subjects if there is memory for it")
 	}
 	if a.MaxBytes > 0 && a.Bytes >= a.MaxBytes/100*98 {
 		v.add(Warning, where, fmt.Sprintf("have stored %s of %s", size(uint64(a.Bytes)), size(uint64(a.MaxBytes))), "limit their streams, or raise apps.max_file")
