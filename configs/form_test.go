@@ -39,6 +39,8 @@ func TestJSONForm(t *testing.T) {
 		{"sync", "sync: interval", "sync: always", `jetstream.objects[0].sync: "always" cannot be had`},
 		{"refused by the server", "max_age: 30d", "max_age: 1s", "jetstream.streams[0]: the server refuses it: "},
 		{"refused in pedantic mode", "ack_wait: 1s", "ack_wait: 2s", "pedantic mode"},
+		{"more than apps.max_file with the others", "max_bytes: 100MiB", "max_bytes: 200MiB", "jetstream.objects[0]: the server refuses it: insufficient storage"},
+		{"more than the streams leave of the budget", "S, max_bytes: 64MiB", "S, max_bytes: 3950MiB", "jetstream.objects[0]: the server refuses it: insufficient storage"},
 		{"no room", "jetstream:", "apps: {max_file: 0}\njetstream:", "jetstream: has no room"},
 	} {
 		text := strings.Replace(declaring, tt.from, tt.to, 1)
