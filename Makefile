@@ -21,7 +21,7 @@ MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross deb demo bench links soak jetstream fuzz powercut image-test clean
+.PHONY: help build test test-short test-deps test-386 lint vuln cross deb image demo bench links soak jetstream fuzz powercut image-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ cross: ## release binaries for arm64, arm (v7) and amd64, with their sizes
 
 deb: cross ## Debian packages for amd64, arm64 and armhf in dist/
 	scripts/deb
+
+image: cross ## image for Raspberry Pi boards, with its list of contents and checksums, in dist/image/ (root)
+	scripts/image
 
 demo: build ## the whole thing on this machine: hub, leaf, devices, a link that is cut
 	$(BIN) demo

@@ -55,6 +55,7 @@ type gateway struct {
 	broker *broker.Mosquitto
 	rand   *rand.Rand
 	vm     *machine.VM
+	shown  func() string // the machine's log
 
 	stop    context.CancelFunc // of the devices
 	devices sync.WaitGroup
@@ -155,7 +156,7 @@ func (g *gateway) on() {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.vm = vm
+	g.vm, g.shown = vm, vm.Console
 	line, err := machine.Line(g.t.Context(), socket)
 	if err != nil {
 		g.t.Fatal(err)
@@ -193,7 +194,7 @@ func (g *gateway) cut(mode disk.Mode) disk.Survivors {
 func (g *gateway) run() {
 	g.t.Helper()
 	subscribed := func() bool {
-		for line := range strings.Lines(g.vm.Console()) {
+		for line := range strings.Lines(g.shown()) {
 			if strings.Contains(line, "source=plant") && strings.Contains(line, "state=running") {
 				return true
 			}

@@ -186,6 +186,15 @@ func (v *VM) WaitFor(ctx context.Context, timeout time.Duration, text string) er
 	return nil
 }
 
+func (v *VM) ended() bool {
+	select {
+	case <-v.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Kill ends the machine at once, as a power cut does. Freeze its disk first.
 func (v *VM) Kill() {
 	_ = v.cmd.Process.Kill() // it may have ended by itself
