@@ -17,7 +17,7 @@ import (
 )
 
 // boardPatience is for one step of an emulated board beside other work: a start takes a minute on a machine that has nothing else to do.
-const boardPatience = 10 * time.Minute
+const boardPatience = 20 * time.Minute
 
 // cardSize is what the tests' cards hold: a power of two, as the emulated SD controller wants it, and more than the image.
 const cardSize = 2 << 30
@@ -37,6 +37,9 @@ func newCard(t *testing.T, kind machine.Kind, size int64) *card {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("emulates a board")
+	}
+	if *boardKind == "" {
+		t.Skip("starts the image, which takes minutes: make image-test")
 	}
 	if err := machine.BoardAvailable(kind); err != nil {
 		t.Skipf("SKIPPED, NOT TESTED: %v", err)
@@ -100,6 +103,7 @@ func (c *card) boot(name string) (string, bool) {
 // on starts the board with the card, and waits until it has settled: running, or degraded.
 func (c *card) on() *board {
 	c.t.Helper()
+	began := time.Now()
 	b := c.start()
 	var state string
 	if !poll.Wait(c.t.Context(), boardPatience, func() bool {
@@ -109,6 +113,7 @@ func (c *card) on() *board {
 		c.t.Fatalf("the board has not settled (%s):\n%s", state, b.Tail())
 	}
 	b.state = state
+	c.t.Logf("the board is %s %v after it was switched on", state, time.Since(began).Round(time.Second))
 	return b
 }
 

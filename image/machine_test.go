@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -80,7 +81,7 @@ func newGateway(t *testing.T) *gateway {
 	t.Logf("seed %d", number)
 	g := &gateway{t: t, dir: t.TempDir(), rand: rand.New(rand.NewPCG(number, number))}
 	g.broker = broker.Need(t, broker.Options{})
-	kernel, err := machine.FetchKernel(t.Context(), t.TempDir())
+	kernel, err := virtualKernel(t)
 	if err != nil {
 		t.Skipf("SKIPPED, NOT TESTED: no kernel (is a mirror in reach?): %v", err)
 	}
@@ -96,15 +97,13 @@ func newGateway(t *testing.T) *gateway {
 	t.Cleanup(func() { closing(t, g.disk.Close()) })
 	g.disk.Tune(disk.Tuning{FlushLatency: 25 * time.Millisecond, WriteLatency: 200 * time.Microsecond}) // a slow SD card, so that cuts find it at work
 
-	binary := g.file("holdfast")
-	command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/holdfast")
 	root, err := kernel.Root("/holdfast run -config /holdfast.yaml 2>&1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	inside := func(addr string) string { return strings.Replace(addr, "127.0.0.1", machine.Host, 1) }
 	root["/holdfast.yaml"] = []byte(strings.NewReplacer("HUB", inside(g.wire.Addr()), "BROKER", inside(g.broker.Addr())).Replace(gatewayConfig))
-	if err := errors.Join(root.Add("/holdfast", binary), root.WriteFile(g.file("initrd"))); err != nil {
+	if err := errors.Join(root.Add("/holdfast", program(t)), root.WriteFile(g.file("initrd"))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -113,6 +112,23 @@ func newGateway(t *testing.T) *gateway {
 		}
 	})
 	return g
+}
+
+// fetched is the virtual machines' kernel, which is fetched once.
+var fetched struct {
+	once   sync.Once
+	kernel *machine.Kernel
+	err    error
+}
+
+func virtualKernel(t *testing.T) (*machine.Kernel, error) {
+	fetched.once.Do(func() {
+		dir := filepath.Join(filepath.Dir(program(t)), "kernel")
+		if fetched.err = os.Mkdir(dir, 0o755); fetched.err == nil {
+			fetched.kernel, fetched.err = machine.FetchKernel(context.Background(), dir) // not of one test
+		}
+	})
+	return fetched.kernel, fetched.err
 }
 
 func (g *gateway) file(name string) string { return filepath.Join(g.dir, name) }
@@ -277,6 +293,7 @@ func (g *gateway) final() (plant, meter account) {
 // Every message that the broker was acknowledged must be at the hub, once and in order. A serial line cannot ask again: what it said while
 // the machine was off or had it in hand is a gap, counted here.
 func TestMachinePowerCuts(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	modes := []disk.Mode{disk.CutNone, disk.CutRandom, disk.CutAll}
 	var dirty int
@@ -305,6 +322,7 @@ func TestMachinePowerCuts(t *testing.T) {
 
 // TestMachineRigSees shows that the rig can fail: a card that answers flushes without flushing loses what was acknowledged.
 func TestMachineRigSees(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.disk.Tune(disk.Tuning{IgnoreFlush: true})
 	g.wire.Cut() // the hub would have most of it

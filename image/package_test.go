@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = os.RemoveAll(built.dir) // a temporary directory
+	os.Exit(code)
 }
 
 // sendLines makes a serial line with a link to it and sends 50 numbered lines a second for ever.
@@ -68,9 +71,42 @@ func build(t *testing.T, version string) string {
 		t.Skip("SKIPPED: dpkg-deb is not installed")
 	}
 	dist := t.TempDir()
-	command(t, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dist, "holdfast-linux-amd64"), "./cmd/holdfast")
+	if err := os.Link(program(t), filepath.Join(dist, "holdfast-linux-amd64")); err != nil {
+		t.Fatal(err)
+	}
 	command(t, []string{"DIST=" + dist, "VERSION=" + version, "COMPRESSION=gzip"}, "scripts/deb", "amd64")
 	return filepath.Join(dist, "holdfast_"+version+"_amd64.deb")
+}
+
+// built is the daemon's binary, which is built once.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// program returns the daemon's binary as a release has it, on the file system of temporary directories.
+func program(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "holdfast-image"); built.err == nil {
+			built.err = compile(filepath.Join(built.dir, "holdfast"))
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "holdfast")
+}
+
+func compile(to string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./cmd/holdfast")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the daemon: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // command runs a command in the repository's root.
@@ -99,7 +135,18 @@ func TestPackageIsReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(first, second) {
-		t.Error("two builds of one commit differ")
+		t.Error("two packages of one commit differ")
+	}
+	again := filepath.Join(t.TempDir(), "holdfast")
+	if err := compile(again); err != nil {
+		t.Fatal(err)
+	}
+	one, err := os.ReadFile(program(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := os.ReadFile(again); err != nil || !bytes.Equal(one, other) {
+		t.Errorf("two builds of one commit differ: %v", err)
 	}
 }
 
