@@ -12,9 +12,9 @@ import (
 
 // dataDisk is a disk with the image's partitions, small ones, and a root of a gateway beside it.
 type dataDisk struct {
-	t          *testing.T
-	file, loop string
-	root       string
+	t    *testing.T
+	file string
+	root string
 }
 
 func newDataDisk(t *testing.T) *dataDisk {
