@@ -83,6 +83,7 @@ func TestImageProvisioning(t *testing.T) {
 		t.Errorf("the firewall: %s", now)
 	}
 	b.wantSecretsKept()
+	t.Log("provisioned and active")
 	captured := func(last int) func() bool {
 		return func() bool {
 			a, err := g.read("SENSORS", "meter", 0)
