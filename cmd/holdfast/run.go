@@ -41,6 +41,16 @@ func runCommand(ctx context.Context, args []string, std stdio) error {
 	return runDaemon(ctx, *path, cfg, log)
 }
 
+// sparingly has the collector keep memory low while the store is read, which goes through it in buffers of many megabytes; what is returned ends that.
+func sparingly() (usual func()) {
+	const percent = 30
+	before := debug.SetGCPercent(percent)
+	return sync.OnceFunc(func() {
+		debug.SetGCPercent(before)
+		debug.FreeOSMemory() // what the start has left behind
+	})
+}
+
 // runDaemon runs a gateway until ctx ends; path is where the configuration is read from again. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
 func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.Logger) (err error) {
 	started := time.Now()
@@ -49,6 +59,8 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	systemd.LimitMemory()
+	usual := sparingly()
+	defer usual()
 	store, err := storage.Open(storageOptions(cfg, log))
 	if err != nil {
 		return exitError{exitStore, err}
@@ -135,7 +147,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 			begin(up)
 		}
 	}
-	debug.FreeOSMemory() // what the start has left behind
+	usual()
 	if up != nil && cfg.Hub.Link != leaf.LinkOnDemand {
 		if err := up.server.Enable(true); err != nil {
 			log.Error("the link to the hub cannot be opened; capture goes on", "err", err)
