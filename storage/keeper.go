@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// keeperInterval is how often the keeper looks for forwarded records that have become old.
-	keeperInterval = 20 * time.Second
+	// keeperInterval is how often the keeper looks for forwarded records that have become old. Each removal costs the account a flush of its own; a minute is promised.
+	keeperInterval = 30 * time.Second
 	// headroomShare is the part of a limit that is freed at once, so that a full stream has few gap records and is not purged for every record.
 	headroomShare = 64
 	// minFreeInodes is how many files must still be possible; a stream makes a new one every few megabytes.
