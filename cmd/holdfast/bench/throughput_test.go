@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -38,7 +39,8 @@ func (b *bench) throughput(ctx context.Context, medium string, forms []*form) er
 	}
 	if err := errors.Join(b.print("\n### Full speed on %s, groups of %d\n", medium, atOnce),
 		b.print("| what | store, records/s | beside it | ratio |"), b.print("|---|---|---|---|"),
-		b.print("| Append while the journal has room, link up, medians of %d rounds of %v | %.0f | %s: %.0f | %.2f |", b.plan.rounds, b.plan.segment, median(stores), formLog, median(logs), median(ratios))); err != nil {
+		b.print("| Append while the journal has room, link up, medians of %d rounds of %v | %.0f | %s: %.0f | %.2f (%.2f to %.2f) |", b.plan.rounds, b.plan.segment,
+			median(stores), formLog, median(logs), median(ratios), slices.Min(ratios), slices.Max(ratios))); err != nil {
 		return err
 	}
 	b.goal(median(ratios) >= 0.8, "%s: Append at groups of %d reaches %.2f of the log; the aim is 0.8, 0.5 at least", medium, atOnce, median(ratios))
