@@ -90,6 +90,42 @@ func TestTrafficSurvivesARestart(t *testing.T) {
 	}
 }
 
+// TestIdleLinkCost prints what a link costs in a month in which nothing happens: one that is always up, and one that is opened four times a day
+// because of hub.on_demand.every. The kernel counts, headers included.
+func TestIdleLinkCost(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	const month, perMonth = 30 * 24 * time.Hour, 30 * 4
+	s := newSite(t, "g1", "g2")
+	always := s.start("g1", t.TempDir())
+	always.append(10, "S", "M")
+	s.demand = &leaf.OnDemand{Every: time.Second, Linger: time.Second}
+	metered := s.start("g2", t.TempDir())
+	metered.append(10, "S", "M")
+	s.await(patient, "FIELD", "g1_M", "g2_M")
+
+	poll.Until(t, patient, func() bool {
+		return always.progress("S").State == Live && always.progress("M").State == Live && always.progress("S").Waiting+always.progress("M").Waiting == 0
+	}, "nothing waits")
+	sum := func(g *gateway) int64 { c := g.leaf.Traffic(); return c.Sent + c.Received }
+	before, began, sessions := sum(always), time.Now(), 0
+	poll.Until(t, 2*patient, func() bool { return metered.leaf.Link().State == leaf.LinkOff }, "closed")
+	first := sum(metered)
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end) || sessions < 2; sessions++ {
+		poll.Until(t, 2*patient, func() bool { return metered.leaf.Link().State == leaf.LinkUp }, "opened")
+		poll.Until(t, 2*patient, func() bool { return metered.leaf.Link().State == leaf.LinkOff }, "closed again")
+	}
+	each := (sum(metered) - first) / int64(sessions)
+	rate := float64(sum(always)-before) / time.Since(began).Seconds()
+	t.Logf("always on: %.0f bytes/s idle with two streams, commands and documents, %.0f MB a month; on demand, four times a day: %d bytes a session, %.1f MB a month (%d sessions)",
+		rate, rate*month.Seconds()/1e6, each, float64(each)*perMonth/1e6, sessions)
+	if each == 0 || each*perMonth > 5e6 {
+		t.Errorf("an idle session costs %d bytes, want at most %d", each, int64(5e6)/perMonth)
+	}
+}
+
 // TestLinkOnDemand: nothing is sent while little waits; enough opens the link, all goes, and it is closed again.
 func TestLinkOnDemand(t *testing.T) {
 	t.Parallel()

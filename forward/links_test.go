@@ -44,7 +44,7 @@ type linkCase struct {
 // Those that are not long are run side by side in `make test`.
 var linkCases = []linkCase{
 	{name: "9.6k 600ms", bits: 9600, rtt: 600 * time.Millisecond, backlog: 500, lasts: 20 * time.Second, use: 0.75, live: 8 * time.Second, long: true},
-	{name: "64k 20ms", bits: 64e3, rtt: 20 * time.Millisecond, backlog: 5000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
+	{name: "64k 20ms", bits: 64e3, rtt: 20 * time.Millisecond, backlog: 20_000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
 	{name: "64k 600ms", bits: 64e3, rtt: 600 * time.Millisecond, backlog: 5000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second, long: true},
 	{name: "1M 300ms", bits: 1e6, rtt: 300 * time.Millisecond, backlog: 40000, lasts: 20 * time.Second, use: 0.85, live: 5 * time.Second},
 	{name: "64k cut every 6s", bits: 64e3, rtt: 100 * time.Millisecond, backlog: 3000, lasts: 20 * time.Second, faults: flap(4*time.Second, 2*time.Second), first: 4 * time.Second},
@@ -190,6 +190,30 @@ func TestLinks(t *testing.T) {
 	}
 	s.await(2*time.Minute, streams...)
 }
+
+// TestRoundTripTooLong: over a round trip of 2 s no link comes up, and the state says why.
+func TestRoundTripTooLong(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 10 s")
+	}
+	s := newSite(t)
+	s.wire.Delay(1100 * time.Millisecond)
+	g := s.start("g1", t.TempDir())
+	g.append(10, "S")
+	poll.Until(t, patient, func() bool {
+		l := g.leaf.Link()
+		return strings.Contains(l.Cause, "greeting") && strings.Contains(l.Remedy, "longer round trip")
+	}, "a cause, the link is %v", linkOf{g})
+	poll.Until(t, patient, func() bool { p := g.progress("S"); return p.State != Live && strings.Contains(p.Cause, "greeting") }, "the stream says so: %v", describe{g, "S"})
+	s.wire.Delay(0)
+	s.await(2*patient, "FIELD")
+}
+
+// linkOf prints the link when it is printed, not before.
+type linkOf struct{ g *gateway }
+
+func (l linkOf) String() string { return fmt.Sprintf("%+v", l.g.leaf.Link()) }
 
 // fill captures records of about 250 bytes that compress to about half.
 func (r *linkRun) fill(n int, stream string) []string {
