@@ -71,7 +71,7 @@ bench: build cross ## what a commit costs, beside the raw cost of the same bytes
 	@cat bench.md
 
 links: ## the link rig in full length, with figures: slow, cut, silent and flapping links
-	$(GO) test -count=1 -timeout 2h -v ./forward -run 'Links|BesideBare' -full
+	$(GO) test -count=1 -timeout 2h -v ./forward -run 'Links|BesideBare|IdleLinkCost|FirstRecordAfterOutage|RoundTripTooLong' -full
 
 soak: test-deps fuzz links ## the long rigs, full length
 	$(GO) test -count=1 -timeout 12h -v $(MAIN) -full

@@ -188,11 +188,13 @@ func (w *follower) look(ctx context.Context) error {
 func (w *follower) asksAgain(ctx context.Context) {
 	f := w.feed
 	info, err := w.consumer.Info(ctx)
-	if err != nil || info.NumAckPending == 0 || info.AckFloor.Stream > w.floor.Stream || w.acked > 0 {
-		f.refused = 0
+	if err != nil || info.NumAckPending == 0 { // nothing had been sent that could have been stored
 		return
 	}
-	if f.refused++; f.refused < fullAfter {
+	if f.refused++; info.AckFloor.Stream > w.floor.Stream || w.acked > 0 {
+		f.refused = 0
+	}
+	if f.refused < fullAfter {
 		return
 	}
 	f.enter(Full, fmt.Sprintf("hub stream %s gets our records and does not store them: it is full, or takes none that large", f.hubStream),

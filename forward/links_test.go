@@ -201,7 +201,7 @@ func TestRoundTripTooLong(t *testing.T) {
 	s.wire.Delay(1100 * time.Millisecond)
 	g := s.start("g1", t.TempDir())
 	g.append(10, "S")
-	poll.Until(t, patient, func() bool {
+	poll.Until(t, 2*patient, func() bool {
 		l := g.leaf.Link()
 		return strings.Contains(l.Cause, "greeting") && strings.Contains(l.Remedy, "longer round trip")
 	}, "a cause, the link is %v", linkOf{g})

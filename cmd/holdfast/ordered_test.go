@@ -146,7 +146,7 @@ sources:
 	order := func(n int) {
 		for range n {
 			id := fmt.Sprintf("c%04d", len(ids))
-			c := ingest.Command{ID: id, Source: "valve", Data: []byte(id), Timeout: 10 * time.Second}
+			c := ingest.Command{ID: id, Source: "valve", Data: []byte(id), Timeout: time.Minute}
 			if len(ids)%10 == 9 { // its time is over before it can be there
 				c.NotAfter, late[id] = time.Now().Add(-time.Second), true
 			}
