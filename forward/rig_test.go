@@ -27,7 +27,7 @@ import (
 const password = "secret"
 
 // patient bounds what must happen and has no time limit of its own.
-const patient = 30 * time.Second
+const patient = time.Minute
 
 // testStreams are the streams of a gateway under test: S is sourced, M mirrored and live.
 var testStreams = map[string]Config{"S": {Mode: ModeSource, HubStream: "FIELD", Lane: LaneBulk}, "M": {Mode: ModeMirror, Lane: LaneLive}}

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // planned starts a hub for leaves whose password is "secret", and applies their plan.
 func planned(t *testing.T, spec fleet.Spec) (*hub.Cluster, jetstream.JetStream) {
