@@ -304,6 +304,14 @@ func (c check) room() {
 			"lower max_bytes of some, or raise storage.budget")
 	}
 	// By the size of the disk, not by what is free: a gateway whose disk others have filled must start all the same.
+	if at := c.cfg.Storage.Mount; filepath.IsAbs(at) {
+		if rel, err := filepath.Rel(at, c.cfg.Leaf.Data); err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+			c.fault("storage.mount", fmt.Sprintf("leaf.data, %s, does not lie below %s", c.cfg.Leaf.Data, at), "give the mount point that leaf.data is on, or leave it out")
+		}
+		if c.cfg.Storage.CheckMount(c.cfg.Leaf.Data) != nil {
+			return // what is there is not the disk of the store, which the daemon says
+		}
+	}
 	disk, free := c.system.disk(c.cfg.Leaf.Data), max(c.cfg.Storage.ReserveFree, 0)
 	if disk <= 0 {
 		return

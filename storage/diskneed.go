@@ -52,11 +52,15 @@ func DiskRoom(dir string) (int64, error) {
 	return free + taken(dir), nil
 }
 
-// taken returns what a folder takes on its disk, as far as it can be read.
+// taken returns what a folder takes on its disk, as far as it can be read, without stores that were set aside in it.
 func taken(dir string) (bytes int64) {
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+	aside := filepath.Join(dir, asideFolder)
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // files come and go
+		}
+		if path == aside {
+			return fs.SkipDir
 		}
 		if info, err := e.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {

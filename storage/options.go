@@ -3,6 +3,7 @@ package storage
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ type Config struct {
 	ReserveFree   int64   `yaml:"reserve_free" unit:"bytes" doc:"what stays free on the file system for everybody else"`
 	Endurance     int64   `yaml:"endurance" unit:"bytes" doc:"what the card or disk can take in its life, by its data sheet (TBW), to tell how long it will last; 0: not known"`
 	Key           string  `yaml:"key" doc:"file with a key: everything in the data directory is encrypted with it; only a new store takes one; empty: not encrypted"`
+	Mount         string  `yaml:"mount" doc:"where a file system of its own has to be mounted for leaf.data, as /var/lib/holdfast; without it nothing is captured, and the state says so; empty: wherever leaf.data is"`
 	AllowVolatile bool    `yaml:"allow_volatile" doc:"accept a file system that loses acknowledged records in a power cut"`
 	Commit        Commit  `yaml:"commit" doc:"how records share one flush"`
 	Journal       Journal `yaml:"journal" doc:"where records are safe before their streams have them"`
@@ -78,6 +80,9 @@ func (c Config) Validate(fault func(key, problem, remedy string)) {
 	}
 	if c.Endurance < 0 {
 		fault("endurance", "is negative", "give what the card or disk can take, such as 30TB, or leave it out")
+	}
+	if c.Mount != "" && !filepath.IsAbs(c.Mount) {
+		fault("mount", "is not an absolute path", "give the mount point, such as /var/lib/holdfast, or leave it out")
 	}
 	if n := c.Journal.Size; n < minJournal || n > maxJournal {
 		fault("journal.size", fmt.Sprintf("is %d", n), "choose 1MiB to 4GiB")

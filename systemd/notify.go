@@ -21,6 +21,7 @@ type Notifier struct {
 	log      *slog.Logger
 	send     func(state string) (sent bool, err error)
 	watchdog func() (time.Duration, error)
+	work     func() effort
 
 	mu      sync.Mutex // guards the fields below
 	status  string     // sent last
@@ -36,6 +37,7 @@ func New(log *slog.Logger) *Notifier {
 		log:      log,
 		send:     func(state string) (bool, error) { return daemon.SdNotify(false, state) },
 		watchdog: func() (time.Duration, error) { return daemon.SdWatchdogEnabled(false) },
+		work:     usedSoFar,
 	}
 }
 

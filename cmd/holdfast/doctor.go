@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest"
 	"github.com/holdfast-edge/holdfast/ingest/mqtt"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 // doctorTime bounds one examination.
@@ -24,6 +25,7 @@ type examination struct {
 
 // examinations lists what there is to look at in a configuration.
 func examinations(cfg configs.Config) (list []examination) {
+	list = append(list, examination{"data directory", func(context.Context) []ingest.Finding { return examineData(cfg) }})
 	for _, s := range cfg.Sources {
 		switch {
 		case s.MQTT != nil:
@@ -37,6 +39,26 @@ func examinations(cfg configs.Config) (list []examination) {
 	return list
 }
 
+// examineData looks at what keeps a daemon from its store.
+func examineData(cfg configs.Config) (found []ingest.Finding) {
+	if err := cfg.Storage.CheckMount(cfg.Leaf.Data); err != nil {
+		found = append(found, ingest.Finding{What: "mount", Level: ingest.Failure, Cause: err.Error(), Remedy: "mount it: the daemon waits for it"})
+	}
+	if n, cause := storage.CrashLoop(cfg.Leaf.Data); n > 0 {
+		found = append(found, ingest.Finding{What: "starts", Level: ingest.Failure, Cause: crashLoop(n, cause),
+			Remedy: "report it with crash.last of the data directory; after some more the store is set aside and capture goes on in a new one"})
+	}
+	for _, a := range storage.AsideStores(cfg.Leaf.Data) {
+		found = append(found, ingest.Finding{What: "store set aside", Level: ingest.Failure, Cause: a.Dir + ": " + a.Why,
+			Remedy: "bring back what it holds (docs/OPERATIONS.md, `A store that was set aside`), then remove the folder"})
+	}
+	return found
+}
+
+func crashLoop(n int, cause string) string {
+	return fmt.Sprintf("%d starts in a row have crashed: %s", n, cause)
+}
+
 // diagnosis is a finding and what it is about.
 type diagnosis struct {
 	About string `json:"about"`
@@ -44,7 +66,7 @@ type diagnosis struct {
 }
 
 func doctorCommand(ctx context.Context, args []string, std stdio) error {
-	fs := flags("doctor", "", "Looks at what the configuration needs from outside: whether brokers are reached, grant the subscriptions and keep what they queue, and whether users and certificates can be used. Changes nothing, and may run beside the daemon. Exit code 1 if something cannot work.", std)
+	fs := flags("doctor", "", "Looks at what the configuration needs from outside: whether the data partition is there, whether starts crash, whether brokers are reached, grant the subscriptions and keep what they queue, and whether users and certificates can be used. Changes nothing, and may run beside the daemon. Exit code 1 if something cannot work.", std)
 	path := fs.String("config", defaultConfig, "configuration `file`")
 	asJSON := fs.Bool("json", false, "print the findings as JSON")
 	if _, err := parse(fs, args, 0); err != nil {

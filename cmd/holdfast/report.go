@@ -21,6 +21,7 @@ type reporter struct {
 	runner  *ingest.Runner
 	bring   *bringing
 	apps    atomic.Pointer[apps.Keeper] // of local applications, once the streams are up
+	start   *storage.Start
 }
 
 // line is the report in one line.
@@ -45,6 +46,7 @@ func (r *reporter) report() status.Report {
 			SentToday: carried.Today.Sent, ReceivedToday: carried.Today.Received, SentMonth: carried.Month.Sent, ReceivedMonth: carried.Month.Received,
 		},
 		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()),
+		Crash: r.start.Crashed(), Aside: aside(r.cfg.Load().Leaf.Data),
 	}
 	if up != nil {
 		rep.Down = down(up.uplink.Downlinks(), link.State == leaf.LinkUp)
@@ -152,6 +154,14 @@ func damage(alarms []storage.Alarm) []status.Damage {
 	var all []status.Damage
 	for _, a := range alarms {
 		all = append(all, status.Damage{Where: a.Where, Problem: a.Problem, Aside: a.Aside, At: a.At})
+	}
+	return all
+}
+
+func aside(data string) []status.Aside {
+	var all []status.Aside
+	for _, a := range storage.AsideStores(data) {
+		all = append(all, status.Aside{Dir: a.Dir, Why: a.Why, At: a.At})
 	}
 	return all
 }

@@ -51,22 +51,34 @@ func sparingly() (usual func()) {
 	})
 }
 
-// runDaemon runs a gateway until ctx ends; path is where the configuration is read from again. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
-func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.Logger) (err error) {
-	started := time.Now()
-	notify := systemd.New(log)
+// runDaemon runs a gateway until ctx ends; path is where the configuration is read from again.
+func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.Logger) error {
 	hup := make(chan os.Signal, 1) // from the beginning, or it would end the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	systemd.LimitMemory()
 	usual := sparingly()
 	defer usual()
+	b := begin(ctx, cfg, log)
+	err := ctx.Err()
+	if err == nil {
+		err = runGateway(ctx, path, cfg, b, hup, usual, log)
+	}
+	b.end(err)
+	return err
+}
+
+// runGateway runs a gateway whose start has begun. Read from top to bottom it is the boot order of docs/ARCHITECTURE.md.
+func runGateway(ctx context.Context, path string, cfg configs.Config, b *beginning, hup chan os.Signal, usual func(), log *slog.Logger) (err error) {
+	started, notify := time.Now(), b.notify
+	notify.Status("opening the store")
 	store, err := storage.Open(storageOptions(cfg, log))
 	if err != nil {
 		return exitError{exitStore, err}
 	}
 	stopping, cancelStopping := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelStopping()
+	deadline := sync.OnceFunc(func() { time.AfterFunc(stopTimeout, cancelStopping) })
 	defer func() { err = errors.Join(err, closeStore(stopping, store)) }()
 	conn := newLateConn()
 	var runner *ingest.Runner
@@ -80,24 +92,31 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	captureCtx, stopCapture := context.WithCancel(ctx)
 	serviceCtx, stopService := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() { // an error ended the start; else both have ended by now
+		deadline()
 		stopCapture()
-		capture.Wait()
+		waitWithin(stopping, &capture)
 		stopService()
-		service.Wait()
+		waitWithin(stopping, &service)
 	}()
 	capture.Go(func() { restart(captureCtx, log, "ingest", runner.Run) })
 	service.Go(func() {
 		restart(serviceCtx, log, "watchdog", func(ctx context.Context) error { return notify.Watchdog(ctx, store.Probe) })
 	})
 
+	notify.Status("capturing; reading what waits for the hub before it is sent")
 	if err := store.Mend(ctx, forward.Remembered(store.Home(), store.ID())); err != nil {
 		log.Error("damaged blocks could not be put right", "err", err) // no reason not to capture
 	}
+	notify.Status("capturing; bringing the streams up")
 	bring := newBringing()
 	capture.Go(func() { bring.run(captureCtx, stopping, cfg, store, conn, log) })
 	defer func() {
+		deadline()
 		stopCapture()
-		<-bring.ended
+		select {
+		case <-bring.ended:
+		case <-stopping.Done():
+		}
 		if up, _ := bring.streams(); up != nil {
 			if cerr := up.close(stopping); cerr != nil {
 				err = errors.Join(err, cerr)
@@ -108,7 +127,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	}()
 	self := &gateway{path: path, conn: conn, store: store, runner: runner, notify: notify, log: log, hup: hup, entries: entries}
 	self.cfg.Store(&cfg)
-	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, bring: bring}
+	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, bring: bring, start: b.start}
 	control := newControl(reports, log)
 	begin := func(up *streams) { // what needs the streams
 		self.server, self.js = up.server, up.js
@@ -123,6 +142,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 		})
 		service.Go(func() { restart(serviceCtx, log, "reload", self.reloadOnSignal) })
 		service.Go(func() { restart(serviceCtx, log, "local applications", self.keeper.Run) })
+		service.Go(func() { b.running(serviceCtx) })
 	}
 	up, err := bring.wait(ctx, streamPatience)
 	if err != nil || ctx.Err() != nil {
@@ -139,7 +159,7 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	})
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "streams", up != nil, "dur", time.Since(started))
-	notify.Ready()
+	b.ready()
 	var failed error
 	if up == nil {
 		if up, failed = bring.wait(ctx, forEver); up != nil {
@@ -159,12 +179,16 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	}
 	notify.Stopping()
 	log.Info("stopping")
-	time.AfterFunc(stopTimeout, cancelStopping)
+	deadline()
 	stopCapture()
-	capture.Wait()
+	sources, cancelSources := context.WithTimeout(stopping, stopTimeout/2) // the store needs some of it
+	defer cancelSources()
+	if !waitWithin(sources, &capture) {
+		log.Error("a source does not end; what it has not delivered is not acknowledged", "dur", stopTimeout/2)
+	}
 	err = errors.Join(failed, closeStore(stopping, store))
 	stopService()
-	service.Wait()
+	waitWithin(stopping, &service)
 	return err
 }
 

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
+	"github.com/holdfast-edge/holdfast/configs"
+	"github.com/holdfast-edge/holdfast/storage"
 )
 
 func statusCommand(ctx context.Context, args []string, std stdio) error {
@@ -16,9 +19,10 @@ func statusCommand(ctx context.Context, args []string, std stdio) error {
 	if _, err := parse(fs, args, 0); err != nil {
 		return err
 	}
+	var cfg configs.Config
 	if *data == "" {
-		cfg, err := loadConfig(*path, std.err)
-		if err != nil {
+		var err error
+		if cfg, err = loadConfig(*path, std.err); err != nil {
 			return err
 		}
 		*data = cfg.Leaf.Data
@@ -27,6 +31,12 @@ func statusCommand(ctx context.Context, args []string, std stdio) error {
 	defer cancel()
 	r, err := askStatus(ctx, *data)
 	if err != nil {
+		if n, cause := storage.CrashLoop(*data); n > 0 {
+			err = fmt.Errorf("%s; %w", crashLoop(n, cause), err)
+		}
+		if away := cfg.Storage.CheckMount(*data); away != nil {
+			err = fmt.Errorf("nothing is captured: %w; %w", away, err)
+		}
 		return err
 	}
 	if *asJSON {

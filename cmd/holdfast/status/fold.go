@@ -14,6 +14,7 @@ func Fold(r Report) Verdict {
 	foldSources(r, &v)
 	foldLink(r, &v)
 	foldDown(r, &v)
+	foldCrashes(r, &v)
 	foldDamage(r, &v)
 	if r.Apps != nil {
 		foldApps(r, *r.Apps, &v)
@@ -80,6 +81,17 @@ func foldStreams(r Report, v *Verdict) {
 		case "refused", "same name twice", "other incarnation", "hub stream full", "hub stream missing":
 			v.add(Problem, where, s.State+": "+s.Cause, s.Remedy)
 		}
+	}
+}
+
+// foldCrashes tells of a crash, and of what was done about crashes.
+func foldCrashes(r Report, v *Verdict) {
+	for _, a := range r.Aside {
+		v.add(Problem, "data directory", "the store of before "+a.At.Format(time.DateTime)+" is set aside in "+a.Dir+", and nothing of it goes to the hub: "+a.Why,
+			"capture goes on in a new store; how to bring back what it holds is in docs/OPERATIONS.md, `A store that was set aside`; remove the folder when that is done")
+	}
+	if r.Crash != "" {
+		v.add(Warning, "daemon", "the run before this one crashed: "+r.Crash, "report it with the file crash.last of the data directory")
 	}
 }
 

@@ -20,6 +20,8 @@ type Report struct {
 	Down    []Down    `json:"from_hub,omitempty"` // commands and documents
 	Apps    *Apps     `json:"apps,omitempty"`     // absent until the streams are up
 	Damage  []Damage  `json:"damage,omitempty"`   // found in the data directory since the start
+	Crash   string    `json:"crash,omitempty"`    // why the run before this one crashed
+	Aside   []Aside   `json:"aside,omitempty"`    // stores that were set aside, since starts crashed on them
 	Verdict Verdict   `json:"verdict"`
 }
 
@@ -112,6 +114,13 @@ type Damage struct {
 	Problem string    `json:"problem"`
 	Aside   string    `json:"aside,omitempty"` // where what was damaged is kept
 	At      time.Time `json:"at"`
+}
+
+// Aside is a store that was set aside, whole, and is kept until somebody removes it.
+type Aside struct {
+	Dir string    `json:"dir"`
+	Why string    `json:"why"`
+	At  time.Time `json:"at"`
 }
 
 // Severity orders findings.
