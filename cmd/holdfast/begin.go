@@ -22,15 +22,16 @@ const mountPause = time.Second
 
 // beginning is a start of the daemon, as the service manager and the next start see it.
 type beginning struct {
-	notify *systemd.Notifier
-	start  *storage.Start // nil: told to end before the data partition was there
-	told   func() bool    // takes back that the end of ctx is noted
-	stop   func()         // ends the asking for more time; waits
+	notify  *systemd.Notifier
+	sockets *systemd.Sockets
+	start   *storage.Start // nil: told to end before the data partition was there
+	told    func() bool    // takes back that the end of ctx is noted
+	stop    func()         // ends the asking for more time; waits
 }
 
 // begin waits until the data partition is there, or ctx ends, and notes that a start begins. While it goes on, the service manager is asked for more time.
 func begin(ctx context.Context, cfg configs.Config, log *slog.Logger) *beginning {
-	b := &beginning{notify: systemd.New(log), told: func() bool { return true }}
+	b := &beginning{notify: systemd.New(log), sockets: systemd.TakeSockets(), told: func() bool { return true }}
 	extending, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() { b.notify.Extend(extending) })

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-edge/holdfast/cmd/holdfast/status"
 	"github.com/holdfast-edge/holdfast/configs"
 	"github.com/holdfast-edge/holdfast/storage"
+	"github.com/holdfast-edge/holdfast/systemd"
 )
 
 // controlSocket is where a running daemon answers the commands status, tail, adopt and command: HTTP over a Unix socket in the data
@@ -30,13 +31,14 @@ func controlSocket(data string) string { return filepath.Join(data, "holdfast.so
 // control answers on the control socket.
 type control struct {
 	mux      *http.ServeMux
+	sockets  *systemd.Sockets
 	log      *slog.Logger
 	listener net.Listener // set by listen, until serve has ended
 	server   http.Server
 }
 
 // newControl makes what answers as long as the streams are not up.
-func newControl(reports *reporter, log *slog.Logger) *control {
+func newControl(reports *reporter, sockets *systemd.Sockets, log *slog.Logger) *control {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -61,7 +63,7 @@ func newControl(reports *reporter, log *slog.Logger) *control {
 		}
 		http.NotFound(w, r)
 	})
-	c := &control{mux: mux, log: log}
+	c := &control{mux: mux, sockets: sockets, log: log}
 	c.server = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	return c
 }
@@ -75,8 +77,12 @@ func (c *control) extend(self *gateway, js jetstream.JetStream, carrier carry.Ga
 	serveCarrier(c.mux, carrier, c.log)
 }
 
-// listen opens the control socket in data. A socket left by a daemon that was killed is replaced: the directory lock is held.
+// listen opens the control socket in data, or takes the one that the service manager opened. A socket left by a daemon that was killed is replaced: the directory lock is held.
 func (c *control) listen(data string) error {
+	if l, err := c.sockets.Listen("control"); l != nil || err != nil {
+		c.listener = l
+		return err
+	}
 	path := controlSocket(data)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the old socket: %w", err)

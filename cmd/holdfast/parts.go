@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-edge/holdfast/ingest/serial"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
+	"github.com/holdfast-edge/holdfast/systemd"
 )
 
 // defaultConfig is where the package installs the configuration.
@@ -74,7 +75,7 @@ func commandOptions(cfg configs.Config, store *storage.Store, runner *ingest.Run
 }
 
 // newSources builds the configured sources. newest tells the number of the newest record of a source that was stored since the start.
-func newSources(cfg configs.Config, store *storage.Store, newest func(source string) uint64, conn *lateConn, log *slog.Logger) ([]ingest.Entry, error) {
+func newSources(cfg configs.Config, store *storage.Store, newest func(source string) uint64, conn *lateConn, sockets *systemd.Sockets, log *slog.Logger) ([]ingest.Entry, error) {
 	entries := make([]ingest.Entry, 0, len(cfg.Sources))
 	for _, s := range cfg.Sources {
 		var source ingest.Source
@@ -106,9 +107,10 @@ func newSources(cfg configs.Config, store *storage.Store, newest func(source str
 		case s.MQTTServer != nil:
 			source, err = mqttserver.New(mqttserver.Options{
 				Name: s.Name, Config: *s.MQTTServer, Log: log,
-				StateDir: filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
-				Last:     last,
-				Marks:    func() []storage.Mark { return store.Marks(s.Name) },
+				StateDir:  filepath.Join(cfg.Leaf.Data, "ingest", s.Name),
+				Last:      last,
+				Marks:     func() []storage.Mark { return store.Marks(s.Name) },
+				Inherited: sockets.Listen,
 			})
 		}
 		if err == nil && s.Decode != nil {

@@ -25,7 +25,7 @@ func TestNewSources(t *testing.T) {
 			t.Fatalf("the example has faults:\n%s", configs.Format(faults))
 		}
 	}
-	entries, err := newSources(cfg, nil, nil, newLateConn(), slog.New(slog.DiscardHandler))
+	entries, err := newSources(cfg, nil, nil, newLateConn(), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

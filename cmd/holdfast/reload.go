@@ -28,6 +28,7 @@ type gateway struct {
 	path     string // of the configuration; empty: there is nothing to reload
 	cfg      atomic.Pointer[configs.Config]
 	conn     *lateConn
+	sockets  *systemd.Sockets
 	store    *storage.Store
 	runner   *ingest.Runner
 	executor *command.Executor
@@ -237,7 +238,7 @@ func (g *gateway) rebuild(next configs.Config) (entries []ingest.Entry, fresh []
 		}
 		one := next
 		one.Sources = []configs.Source{s}
-		made, err := newSources(one, g.store, g.runner.Newest, g.conn, g.log)
+		made, err := newSources(one, g.store, g.runner.Newest, g.conn, g.sockets, g.log)
 		if err != nil {
 			return nil, nil, err
 		}

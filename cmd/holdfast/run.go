@@ -82,7 +82,7 @@ func runGateway(ctx context.Context, path string, cfg configs.Config, b *beginni
 	defer func() { err = errors.Join(err, closeStore(stopping, store)) }()
 	conn := newLateConn()
 	var runner *ingest.Runner
-	entries, err := newSources(cfg, store, func(source string) uint64 { return runner.Newest(source) }, conn, log)
+	entries, err := newSources(cfg, store, func(source string) uint64 { return runner.Newest(source) }, conn, b.sockets, log)
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func runGateway(ctx context.Context, path string, cfg configs.Config, b *beginni
 			}
 		}
 	}()
-	self := &gateway{path: path, conn: conn, store: store, runner: runner, notify: notify, log: log, hup: hup, entries: entries}
+	self := &gateway{path: path, conn: conn, sockets: b.sockets, store: store, runner: runner, notify: notify, log: log, hup: hup, entries: entries}
 	self.cfg.Store(&cfg)
 	reports := &reporter{cfg: &self.cfg, started: started, store: store, runner: runner, bring: bring, start: b.start}
-	control := newControl(reports, log)
+	control := newControl(reports, b.sockets, log)
 	begin := func(up *streams) { // what needs the streams
 		self.server, self.js = up.server, up.js
 		self.executor = command.New(commandOptions(cfg, store, runner, up.js, entries, log))
@@ -158,6 +158,9 @@ func runGateway(ctx context.Context, path string, cfg configs.Config, b *beginni
 		restart(serviceCtx, log, "control socket", func(ctx context.Context) error { return control.serve(ctx, cfg.Leaf.Data) })
 	})
 	service.Go(func() { keepStatusLine(serviceCtx, notify, reports) })
+	if unused := b.sockets.Unused(); len(unused) > 0 {
+		log.Warn("sockets of the service manager have the name of nothing here: control, or a source", "names", unused)
+	}
 	log.Info("ready", "leaf", cfg.Leaf.Name, "version", version(), "epoch", store.Epoch(), "streams", up != nil, "dur", time.Since(started))
 	b.ready()
 	var failed error

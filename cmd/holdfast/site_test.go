@@ -177,9 +177,16 @@ func startDaemon(t *testing.T, binary, config, data string, env ...string) *daem
 	if binary == "" {
 		binary, args = os.Args[0], append([]string{asHoldfast}, args...)
 	}
-	d := &daemon{t: t, data: data, cmd: exec.Command(binary, args...), done: make(chan struct{})}
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), env...)
+	return runDaemonAs(t, cmd, data)
+}
+
+// runDaemonAs runs a command that becomes the daemon until the test ends.
+func runDaemonAs(t *testing.T, cmd *exec.Cmd, data string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, data: data, cmd: cmd, done: make(chan struct{})}
 	d.cmd.Stderr = d
-	d.cmd.Env = append(os.Environ(), env...)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,6 @@ func (s *Source) listen(ctx context.Context) (list []listener, err error) {
 			}
 		}
 	}()
-	var lc net.ListenConfig
 	for _, a := range []struct {
 		addr   string
 		secure bool
@@ -59,13 +58,28 @@ func (s *Source) listen(ctx context.Context) (list []listener, err error) {
 				return s.certs.config()
 			}}
 		}
-		ln, err := lc.Listen(ctx, "tcp", a.addr)
+		ln, err := s.bind(ctx, a.addr, a.secure)
 		if err != nil {
 			return list, err
 		}
 		list = append(list, listener{ln, conf})
 	}
 	return list, nil
+}
+
+// bind listens on the socket that was opened for us, or else on an address.
+func (s *Source) bind(ctx context.Context, addr string, secure bool) (net.Listener, error) {
+	name := s.name
+	if secure {
+		name += "-tls"
+	}
+	if s.given != nil {
+		if ln, err := s.given(name); ln != nil || err != nil {
+			return ln, err
+		}
+	}
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", addr)
 }
 
 // explain turns the reason why there is no listener into a state for people.

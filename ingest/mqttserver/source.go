@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +52,10 @@ type Options struct {
 	Last func() (epoch, seq uint64)
 	// Marks returns what the store's journal gave back for this source (storage.Store.Marks). Run calls it once. Nil: nothing.
 	Marks func() []storage.Mark
-	Log   *slog.Logger
+	// Inherited returns a listener on a socket that was opened for this source under a name, the source's or with -tls behind it; nil, or a nil
+	// listener: there is none, and the source listens on its address.
+	Inherited func(name string) (net.Listener, error)
+	Log       *slog.Logger
 }
 
 // Source is an MQTT server of versions 3.1.1 and 5. It implements ingest.Source and ingest.Commander.
@@ -71,6 +75,7 @@ type Source struct {
 	dir    string
 	last   func() (epoch, seq uint64)
 	marks  func() []storage.Mark
+	given  func(name string) (net.Listener, error)
 	log    *slog.Logger
 	state  *ingest.Condition
 	tally  ingest.Tally
@@ -133,7 +138,7 @@ func New(o Options) (*Source, error) {
 		return nil, errors.New(strings.Join(faults, "\n"))
 	}
 	log := o.Log.With("source", o.Name)
-	s := &Source{name: o.Name, cfg: o.Config, dir: o.StateDir, last: o.Last, marks: o.Marks, log: log, state: ingest.NewCondition(log),
+	s := &Source{name: o.Name, cfg: o.Config, dir: o.StateDir, last: o.Last, marks: o.Marks, given: o.Inherited, log: log, state: ingest.NewCondition(log),
 		users: newUsers(o.Config.Users), certs: &certs{cfg: o.Config.TLS}, intake: newIntake(o.Config.Queue),
 		large: semaphore.NewWeighted(max(1, min(4, o.Config.Queue/o.Config.MaxMessage/2))), patience: patienceFor, began: time.Now(), settled: make(chan []seen.Digest, 16),
 		sessions: map[string]*session{}, conns: map[*conn]bool{}, routes: map[string][]route{}, retained: map[string]*kept{}}
