@@ -76,10 +76,13 @@ func BeginStart(o Options) *Start {
 	}
 	report := s.takeReport()
 	s.last = crashCause(report)
+	counts := s.last != ""
+	if aborted(report) {
+		counts, s.last = false, "ended by a signal to abort, as the service manager's watchdog does when the disk or the daemon hangs"
+	}
 	if s.last != "" {
 		s.log.Error("the run before this one crashed", "err", s.last, "report", CrashReport(s.dir)+".last")
 	}
-	counts := s.last != "" && !aborted(report)
 	next, loop := s.state.next(counts, s.last, boot, sinceBoot())
 	s.state = next
 	if s.state.To != "" { // a power cut came between

@@ -45,7 +45,8 @@ func TestUnitKeys(t *testing.T) {
 		"Unit.StartLimitIntervalSec":     {"0"}, // it never gives up
 		"Service.Type":                   {"notify-reload"},
 		"Service.Restart":                {"always"},
-		"Service.StateDirectory":         {"holdfast"},
+		"Service.ReadWritePaths":         {"-/var/lib/holdfast"},
+		"Unit.WantsMountsFor":            {"/var/lib/holdfast"},
 		"Service.ConfigurationDirectory": {"holdfast"},
 		"Service.User":                   {"holdfast"},
 		"Service.SupplementaryGroups":    {"dialout"},
@@ -83,6 +84,8 @@ func TestUnitLeavesWhatWeNeed(t *testing.T) {
 		"Service.PrivateNetwork": "the hub is out there",
 		"Service.DynamicUser":    "the data outlives the service, so its owner has to be the same user for ever",
 		"Unit.Requires":          "nothing may keep capture from starting",
+		"Unit.RequiresMountsFor": "a missing data partition would keep the daemon from saying so, and Restart= does not try again",
+		"Service.StateDirectory": "it implies RequiresMountsFor",
 		"Unit.BindsTo":           "nothing may stop capture",
 	} {
 		if got, ok := keys[key]; ok {
@@ -123,26 +126,103 @@ func analyze(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestUnitVerify lets systemd read the unit. The command is replaced by this test, which exists.
-func TestUnitVerify(t *testing.T) {
-	b, err := os.ReadFile("holdfast.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+// unitDir makes a folder of units as the package installs them. The command is replaced by this test, which exists.
+func unitDir(t *testing.T, files map[string]string) string {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "holdfast.service")
-	if err := os.WriteFile(file, []byte(strings.Replace(string(b), "/usr/bin/holdfast", self, 1)), 0o600); err != nil {
+	dir := t.TempDir()
+	for to, from := range files {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, to)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(strings.Replace(string(b), "/usr/bin/holdfast", self, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// newer are the complaints of a systemd that is older than what the unit says: 256, 254 and 253.
+var newer = []string{"Unknown key 'WantsMountsFor'", "Unknown key 'RestartSteps'", "Unknown key 'RestartMaxDelaySec'", "ignoring: notify-reload"}
+
+// TestUnitVerify lets systemd read the units, the service as it is and with the drop-in for systemd 252.
+func TestUnitVerify(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"trixie":   {"holdfast.service": "holdfast.service", "holdfast.socket": "holdfast.socket", "holdfast-mqtt.socket": "holdfast-mqtt.socket"},
+		"bookworm": {"holdfast.service": "holdfast.service", "holdfast.service.d/10-systemd-252.conf": "systemd-252.conf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := unitDir(t, files)
+			t.Setenv("SYSTEMD_UNIT_PATH", dir+":")
+			for file := range files {
+				if strings.HasSuffix(file, ".conf") {
+					continue
+				}
+				for line := range strings.Lines(analyze(t, "verify", filepath.Join(dir, file))) {
+					known := slices.ContainsFunc(newer, func(s string) bool { return strings.Contains(line, s) })
+					if strings.Contains(line, "holdfast") && !known {
+						t.Errorf("systemd-analyze verify %s: %s", file, line)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestUnitFor252 keeps the drop-in to what an older systemd does not know, and makes sure that what it is left with can reload.
+func TestUnitFor252(t *testing.T) {
+	b, err := os.ReadFile("systemd-252.conf")
+	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(analyze(t, "verify", file)) {
-		newer := strings.Contains(line, "Unknown key 'RestartSteps'") || strings.Contains(line, "Unknown key 'RestartMaxDelaySec'") || // systemd 254
-			strings.Contains(line, "ignoring: notify-reload") // 253; before that the package adds systemd-252.conf
-		if strings.Contains(line, "holdfast.service") && !newer {
-			t.Errorf("systemd-analyze verify: %s", line)
+	for _, want := range []string{"[Service]\n", "\nType=notify\n", "\nExecReload=/bin/kill -HUP $MAINPID\n"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("systemd-252.conf lacks %q:\n%s", want, b)
 		}
+	}
+}
+
+// TestUnitNotesAKillForWantOfMemory runs what the unit runs after the daemon's end.
+func TestUnitNotesAKillForWantOfMemory(t *testing.T) {
+	line := strings.Join(unit(t)["Service.ExecStopPost"], "")
+	script, ok := strings.CutPrefix(line, "-/bin/sh -c '")
+	script, quoted := strings.CutSuffix(script, "'")
+	if !ok || !quoted {
+		t.Fatalf("ExecStopPost = %q", line)
+	}
+	dir := t.TempDir()
+	script = strings.ReplaceAll(script, "/var/lib/holdfast", dir)
+	run := func(result string) string {
+		t.Helper()
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Env = []string{"SERVICE_RESULT=" + result}
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v: %s", result, err, out)
+		}
+		note, _ := os.ReadFile(filepath.Join(dir, "crash")) // absent: nothing was noted
+		return string(note)
+	}
+	if note := run("oom-kill"); note != "" {
+		t.Errorf("without a store it noted %q", note)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "store"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range []string{"success", "exit-code", "signal", "watchdog", "timeout"} {
+		if note := run(result); note != "" {
+			t.Errorf("%s noted %q", result, note)
+		}
+	}
+	if note := run("oom-kill"); note != "killed by the kernel for want of memory\n" {
+		t.Errorf("oom-kill noted %q", note)
 	}
 }
 
@@ -153,6 +233,7 @@ func TestUnitSecurity(t *testing.T) {
 	if score == nil {
 		t.Fatalf("systemd-analyze security prints no score:\n%s", out)
 	}
+	t.Logf("exposure level %s", score[1])
 	if level, err := strconv.ParseFloat(score[1], 64); err != nil || level > 2.0 {
 		t.Errorf("exposure level %s, want at most 2.0:\n%s", score[1], out)
 	}
