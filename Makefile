@@ -21,7 +21,7 @@ MACHINE_CUTS ?= 100
 # The stripped arm64 binary has to stay below this many bytes.
 MAX_ARM64    ?= 25000000
 
-.PHONY: help build test test-short test-deps test-386 lint vuln cross deb image demo bench links soak jetstream fuzz powercut image-test clean
+.PHONY: help build test test-short test-deps test-386 test-arch lint vuln cross deb image demo bench links soak jetstream fuzz powercut image-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,12 +35,16 @@ test-deps: ## install what the tests use beside Go (root on Debian), else say wh
 test: test-deps ## all tests but the long rigs
 	$(GO) build ./...
 	$(GO) test -count=1 -p $(TEST_P) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
+	@GO='$(GO)' scripts/test-arch small
 
 test-short: ## tests that need no network, no root and less than a minute
 	$(GO) test -short -count=1 -timeout 5m ./...
 
 test-386: ## the same as test-short, on 32 bits
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -short -count=1 -p $(TEST_P) -timeout 10m ./...
+
+test-arch: test-deps ## the parts that look at bytes, and the daemon, on arm64, armhf and 386, emulated where need be
+	@GO='$(GO)' scripts/test-arch
 
 lint: ## gofmt, go vet, staticcheck, errcheck
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
