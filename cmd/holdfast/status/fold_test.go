@@ -43,6 +43,10 @@ func TestFold(t *testing.T) {
 		{"damage found", func(r *Report) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
 		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},
+		{"store set aside", func(r *Report) {
+			r.Aside = []Aside{{Dir: "/var/lib/holdfast/aside/1", Why: "5 starts in a row crashed: panic: x", At: now}}
+		}, true, "", "problem data directory the store of before"},
+		{"crashed before", func(r *Report) { r.Crash = "panic: x" }, true, "", "warning daemon the run before this one crashed: panic: x"},
 		{"full says so, not that the disk is at fault", func(r *Report) { r.Streams[0].Full, r.Streams[0].Error = true, "store is full" }, false, "", "problem stream SENSORS is full"},
 		{"hub without JetStream", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause, r.Streams[0].Since = "handshake", "no JetStream answers", now.Add(-time.Minute)
