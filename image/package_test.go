@@ -207,9 +207,9 @@ func lookAt(t *testing.T, file string) {
 	}
 	out, err := exec.Command("lintian", "--allow-root", "--fail-on", "error,warning", file).CombinedOutput()
 	if err != nil || bytes.Contains(out, []byte("E: ")) || bytes.Contains(out, []byte("W: ")) {
-		t.Errorf("lintian: %v\n%s", err, out)
+		t.Fatalf("lintian: %v\n%s", err, out)
 	}
-	keep(t, "lintian.txt", string(out))
+	keep(t, "lintian.txt", string(out)+"no errors, no warnings\n")
 	list := command(t, nil, "dpkg-deb", "-c", file)
 	for _, path := range []string{"usr/bin/holdfast", "usr/share/doc/holdfast/examples/holdfast-mqtt.socket", "usr/share/holdfast/systemd-252.conf", "usr/lib/systemd/system/holdfast.service", "usr/lib/sysusers.d/holdfast.conf",
 		"usr/lib/udev/rules.d/60-holdfast.rules", "usr/lib/modules-load.d/holdfast.conf", "etc/holdfast/holdfast.yaml", "usr/share/man/man8/holdfast.8.gz", "usr/share/man/man5/holdfast.yaml.5.gz"} {
