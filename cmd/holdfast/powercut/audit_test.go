@@ -18,7 +18,8 @@ type arrival struct {
 	stream string // of the leaf
 	id     string
 	number string // as the device gave it; epoch and gap records have none
-	told   uint64 // of a gap record: how many records it tells of that none before did
+	told   uint64 // of a gap record: how many records it tells of
+	merged uint64 // and how many of them an earlier one has told of, which may not have come
 }
 
 func newArrival(stream, id string, data []byte) arrival {
@@ -29,7 +30,7 @@ func newArrival(stream, id string, data []byte) arrival {
 	a := arrival{stream: stream, id: id, number: number}
 	if parsed, err := storage.ParseID(id); err == nil && parsed.Source == storage.GapSource {
 		if g, err := storage.ParseGap(data); err == nil {
-			a.told = g.Count - g.Merged
+			a.told, a.merged = g.Count, g.Merged
 		}
 	}
 	return a

@@ -176,7 +176,7 @@ func TestPowerCuts(t *testing.T) {
 		r.untilAcked(100)
 		account := r.finish(t.Context(), *patience)
 		r.end()
-		t.Logf("%s, %v: %v", leaf, time.Since(begun).Round(time.Second), account.counts())
+		t.Logf("%s, %v: %v", leaf, time.Since(begun).Round(time.Second), account)
 		if r.spec.Small && account.OnLeaf >= account.Acked {
 			t.Errorf("%s let go of nothing: the rig did not test a store that makes room", leaf)
 		}
