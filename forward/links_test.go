@@ -52,7 +52,7 @@ var linkCases = []linkCase{
 	{name: "64k 1.8s", bits: 64e3, rtt: 1800 * time.Millisecond, backlog: 8000, lasts: 90 * time.Second, use: 0.85, live: 8 * time.Second, long: true},
 	{name: "9.6k 1.5s", bits: 9600, rtt: 1500 * time.Millisecond, backlog: 1000, lasts: 90 * time.Second, use: 0.75, live: 10 * time.Second, long: true},
 	{name: "64k, a million wait", bits: 64e3, rtt: 100 * time.Millisecond, backlog: 1_000_000, lasts: 90 * time.Second, use: 0.85, live: 5 * time.Second, long: true, left: true},
-	{name: "flapping 5/20", bits: 1e6, rtt: 60 * time.Millisecond, backlog: 5000, lasts: 126 * time.Second, faults: flap(5*time.Second, 20*time.Second), first: 4 * time.Second, long: true},
+	{name: "flapping 5/20", bits: 1e6, rtt: 60 * time.Millisecond, backlog: 5000, lasts: 126 * time.Second, faults: flap(5*time.Second, 20*time.Second), first: 5 * time.Second, long: true},
 	{name: "flapping 60/600", bits: 1e6, rtt: 60 * time.Millisecond, backlog: 5000, lasts: 22 * time.Minute, faults: flap(time.Minute, 10*time.Minute), first: 12 * time.Second, long: true, soak: true},
 	{name: "half-open, a router forgot", bits: 1e6, rtt: 60 * time.Millisecond, backlog: 5000, lasts: 2 * time.Minute, faults: forget, first: 37 * time.Second, long: true},
 	{name: "silent for 8s", bits: 64e3, rtt: 60 * time.Millisecond, backlog: 3000, lasts: time.Minute, faults: silence, long: true},
@@ -130,6 +130,7 @@ type linkRun struct {
 	ups    []time.Time          // when the link was given back
 	firsts []time.Duration      // from there to the first record at the hub
 	unused int                  // times that the link was there and nothing arrived
+	missed []string             // goals that were
 }
 
 // TestLinks runs a gateway behind each of the links, and prints what each link carried.
@@ -170,11 +171,19 @@ func TestLinks(t *testing.T) {
 	for _, r := range runs {
 		r.watch(ctx, s.js)
 	}
+	undisturbed := calm(t)
 	var wg sync.WaitGroup
 	for _, r := range runs {
 		wg.Go(func() { r.run(ctx) })
 	}
 	wg.Wait()
+	if undisturbed() {
+		for _, r := range runs {
+			for _, missed := range r.missed {
+				t.Errorf("%s: %s", r.name, missed)
+			}
+		}
+	}
 	for _, r := range runs {
 		r.wire.Throttle(0)
 		r.wire.Delay(0)
@@ -322,6 +331,11 @@ func (r *linkRun) run(ctx context.Context) {
 	r.report(r.wire.Stats(), quarter, time.Since(quarterAt), r.g.progress("S"), before)
 }
 
+// miss notes a goal that was missed.
+func (r *linkRun) miss(format string, args ...any) {
+	r.missed = append(r.missed, fmt.Sprintf(format, args...))
+}
+
 func (r *linkRun) report(now, then wire.Stats, span time.Duration, p, before Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -340,18 +354,18 @@ func (r *linkRun) report(now, then wire.Stats, span time.Duration, p, before Pro
 	for i, d := range r.firsts {
 		firsts[i] = fmt.Sprintf("%.1f", d.Seconds())
 		if i > 0 && r.first > 0 && d > r.first { // the first of all waits for the hub to look at a new leaf
-			r.t.Errorf("%s: first record %v after link-up, want %v", r.name, d, r.first)
+			r.miss("first record %v after link-up, want %v", d, r.first)
 		}
 	}
 	if r.unused > 0 {
-		r.t.Errorf("%s: %d times the link was there and carried nothing", r.name, r.unused)
+		r.miss("%d times the link was there and carried nothing", r.unused)
 	}
 	r.t.Logf("%-26s use %.2f, %3.0f bytes/record, live p50 %.1f p95 %.1f max %.1f s, first records %v s, %d connections", r.name, use,
 		float64(now.Up-then.Up)/float64(max(1, records)), late[len(late)/2].Seconds(), p95.Seconds(), late[len(late)-1].Seconds(), firsts, now.Accepted)
 	if r.use > 0 && use < r.use {
-		r.t.Errorf("%s: %.2f of the link is used, want %.2f", r.name, use, r.use)
+		r.miss("%.2f of the link is used, want %.2f", use, r.use)
 	}
 	if r.live > 0 && p95 > r.live {
-		r.t.Errorf("%s: live p95 %v, want %v", r.name, p95, r.live)
+		r.miss("live p95 %v, want %v", p95, r.live)
 	}
 }

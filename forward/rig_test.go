@@ -101,6 +101,39 @@ func newSiteWith(t *testing.T, edit func(config string) string, leaves ...string
 	return s
 }
 
+// calm watches whether the machine has time for us. The function that it returns ends that, and is true when it had: only then do measured times
+// say something about the code. At full length it is always true.
+func calm(t *testing.T) func() bool {
+	const step, late = 20 * time.Millisecond, 100 * time.Millisecond
+	done, result := make(chan struct{}), make(chan time.Duration, 1)
+	began := time.Now()
+	go func() {
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		var lost time.Duration
+		for last := began; ; last = time.Now() {
+			select {
+			case <-done:
+				result <- lost
+				return
+			case <-tick.C:
+				if d := time.Since(last); d > late {
+					lost += d
+				}
+			}
+		}
+	}()
+	return func() bool {
+		close(done)
+		lost, all := <-result, time.Since(began)
+		if lost > all/50 && !*full {
+			t.Logf("NOT JUDGED: the machine was busy with something else for %v of %v", lost.Round(time.Millisecond), all.Round(time.Millisecond))
+			return false
+		}
+		return true
+	}
+}
+
 func (s *site) check(err error) {
 	s.t.Helper()
 	if err != nil {
