@@ -7,8 +7,12 @@ import (
 	"time"
 )
 
-// giveUp gives up a range of unsent records: first a gap record on flash, then the removal.
+// giveUp gives up a range of unsent records: first a gap record on flash, then the removal. What is below goes before, as forwarded: the hub may have
+// confirmed it a moment ago, and a gap record that covers an older one's range would count it as given up then.
 func (k *keeper) giveUp(ctx context.Context, s *keptStream, from, last Position, reason GapReason) error {
+	if err := k.remove(ctx, s, from); err != nil {
+		return err
+	}
 	gaps, err := k.gapsOf(ctx, s, from, last, reason)
 	if err != nil {
 		return err

@@ -320,3 +320,31 @@ func TestGapRecordNotStored(t *testing.T) {
 	r.mustPut("S", "a", 1, 20)
 	r.check()
 }
+
+// TestConfirmedWhileDropping has the hub confirm records after the keeper has looked for such, and before it gives up the oldest of the others, among which is an
+// older gap record: what was confirmed counts as forwarded.
+func TestConfirmedWhileDropping(t *testing.T) {
+	r := newKeeperRig(t, map[string]limits{"S": {MaxMsgs: 60}})
+	for range 100 {
+		r.mustPut("S", "a", 1, 20)
+	}
+	_, gaps := r.contents("S")
+	floor := r.c.floor("S")
+	if len(gaps) == 0 || floor <= 1001 {
+		t.Fatalf("nothing was dropped: %v, floor %d", gaps, floor)
+	}
+	r.proven["S"] = floor + 5
+	release, err := r.k.hold(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.k.dropOldest(testContext(t), r.k.byName["S"], usage{records: 50})
+	release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.c.totals("S", r.proven["S"]); got.Off != 0 || got.Forwarded != 6 {
+		t.Errorf("counted %+v, want 6 forwarded", got)
+	}
+	r.check()
+}

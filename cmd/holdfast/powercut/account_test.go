@@ -140,6 +140,13 @@ func (r *rig) balance(total *report, arrived []arrival) {
 	if text := a.unbalanced(); text != "" {
 		fault("%s", text)
 	}
+	for name, s := range a.Streams {
+		for reason, n := range s.Dropped {
+			if reason != storage.GapDropOldest {
+				fault("stream %s: %d records are gone as %s", name, n, reason)
+			}
+		}
+	}
 	atHub := map[string]uint64{}
 	seen := map[string]bool{}
 	var told, merged uint64
@@ -153,6 +160,9 @@ func (r *rig) balance(total *report, arrived []arrival) {
 		if id, err := storage.ParseID(x.id); err == nil {
 			atHub[id.Source]++
 		}
+	}
+	if r.spec.Drops {
+		r.t.Logf("gap records at the hub tell of %d records, %d of them told of before; the leaf has dropped %d", told, merged, a.dropped())
 	}
 	if n := a.dropped(); n > told || n < told-merged {
 		fault("gap records at the hub tell of %d records, %d of them told of before, the leaf has dropped %d", told, merged, n)
