@@ -32,9 +32,24 @@ type made struct {
 // makeHub writes a hub of three nodes for some leaves and starts it.
 func makeHub(t *testing.T, auth fleet.Auth, leaves ...fleet.Leaf) *made {
 	t.Helper()
-	ports, err := port.Pick(12)
+	m, err := tryHub(t, auth, leaves...)
+	for range 2 {
+		if err != nil { // somebody took a port between its choice and the server's start
+			t.Log(err)
+			m, err = tryHub(t, auth, leaves...)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	return m
+}
+
+func tryHub(t *testing.T, auth fleet.Auth, leaves ...fleet.Leaf) (*made, error) {
+	t.Helper()
+	ports, err := port.Pick(12)
+	if err != nil {
+		return nil, err
 	}
 	m := &made{t: t, Fleet: fleet.Fleet{Dir: filepath.Join(t.TempDir(), "hub"), Auth: auth}}
 	site := fleet.Site{Auth: auth}
@@ -47,14 +62,14 @@ func makeHub(t *testing.T, auth fleet.Auth, leaves ...fleet.Leaf) *made {
 		files = append(files, filepath.Join(m.Dir, fmt.Sprintf("hub%d", i+1), "nats-server.conf"))
 	}
 	if err := site.Create(m.Dir); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if m.hub, err = hub.StartFiles(nil, files...); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(m.hub.Close)
 	m.Spec = fleet.Spec{Account: m.account(), Leaves: leaves}
-	return m
+	return m, nil
 }
 
 // account reads the account from the fleet file, as the command does.
