@@ -31,7 +31,7 @@ func TestImagePowerCuts(t *testing.T) {
 	g.startHub()
 	inside := func(addr string) string { return strings.Replace(addr, "127.0.0.1", machine.Host, 1) }
 	c.put("holdfast.yaml", strings.NewReplacer("HUB", inside(g.wire.Addr()), "BROKER", inside(g.broker.Addr()),
-		"/data/store", "/var/lib/holdfast", "/dev/ttyS1", "/dev/holdfast/serial-"+machine.AdapterSerial).Replace(gatewayConfig))
+		"/data/store", "/var/lib/holdfast", "/dev/ttyS1", "/dev/holdfast/serial-"+machine.AdapterSerial+"-if00").Replace(gatewayConfig))
 	c.put("holdfast.txt", "config = holdfast.yaml\n")
 	c.nbd = filepath.Join(g.dir, "disk")
 	var err error

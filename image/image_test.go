@@ -22,7 +22,7 @@ storage: {budget: 400MiB, reserve_free: 64MiB, journal: {size: 16MiB}, key: "cre
 streams:
   - {name: SENSORS, max_bytes: 64MiB}
 sources:
-  - {name: meter, into: SENSORS, serial: {port: /dev/holdfast/serial-ABC123, baud: 115200}, frame: line}
+  - {name: meter, into: SENSORS, serial: {port: /dev/holdfast/serial-ABC123-if00, baud: 115200}, frame: line}
 `
 
 const storeKey = "0123456789abcdefghijklmnopqrstuv"

@@ -212,7 +212,7 @@ func lookAt(t *testing.T, file string) {
 	keep(t, "lintian.txt", string(out)+"no errors, no warnings\n")
 	list := command(t, nil, "dpkg-deb", "-c", file)
 	for _, path := range []string{"usr/bin/holdfast", "usr/share/doc/holdfast/examples/holdfast-mqtt.socket", "usr/share/holdfast/systemd-252.conf", "usr/lib/systemd/system/holdfast.service", "usr/lib/sysusers.d/holdfast.conf",
-		"usr/lib/udev/rules.d/60-holdfast.rules", "usr/lib/modules-load.d/holdfast.conf", "etc/holdfast/holdfast.yaml", "usr/share/man/man8/holdfast.8.gz", "usr/share/man/man5/holdfast.yaml.5.gz"} {
+		"usr/lib/udev/rules.d/61-holdfast.rules", "usr/lib/modules-load.d/holdfast.conf", "etc/holdfast/holdfast.yaml", "usr/share/man/man8/holdfast.8.gz", "usr/share/man/man5/holdfast.yaml.5.gz"} {
 		if !strings.Contains(list, "./"+path+"\n") {
 			t.Errorf("the package lacks %s", path)
 		}
