@@ -60,8 +60,8 @@ func runDaemon(ctx context.Context, path string, cfg configs.Config, log *slog.L
 	usual := sparingly()
 	defer usual()
 	b := begin(ctx, cfg, log)
-	err := ctx.Err()
-	if err == nil {
+	var err error
+	if ctx.Err() == nil { // else it was told to end while it waited
 		err = runGateway(ctx, path, cfg, b, hup, usual, log)
 	}
 	b.end(err)
