@@ -39,7 +39,7 @@ func TestPowerCutsDuringLeap(t *testing.T) {
 	r.power(old)
 	leaps := 0
 	for range 6 {
-		leaping := func() bool { return r.life.logged("the hub is ahead of us") }
+		leaping := func() bool { return r.life.logged(leapMessage) }
 		if !poll.Wait(t.Context(), 15*time.Second, leaping) {
 			break // an earlier life has done it
 		}

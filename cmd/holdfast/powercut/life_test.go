@@ -4,11 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -140,10 +144,34 @@ func (l *life) hear(line string) {
 	}
 }
 
-// stop halts the process where it is; writes that the kernel has in hand go on.
+// stop halts the process where it is and returns when all its threads stand still; writes that the kernel has in hand go on. The signal alone takes as long
+// as it takes the kernel to give one of the threads the processor, and the others go on until then.
 func (l *life) stop() {
+	l.t.Helper()
 	if err := l.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		l.t.Fatal(err)
+	}
+	tasks := filepath.Join("/proc", strconv.Itoa(l.cmd.Process.Pid), "task", "*", "stat")
+	still := func() bool {
+		stats, err := filepath.Glob(tasks)
+		if err != nil || len(stats) == 0 {
+			return false
+		}
+		for _, stat := range stats {
+			text, err := os.ReadFile(stat)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+				continue // it has ended
+			}
+			_, state, _ := bytes.Cut(text, []byte(") "))
+			// T: stopped, D: in the kernel, which lets it stop when its write is through; only that is in hand
+			if err != nil || !bytes.HasPrefix(state, []byte("T")) && !bytes.HasPrefix(state, []byte("D")) {
+				return false
+			}
+		}
+		return true
+	}
+	if !poll.Wait(l.t.Context(), *patience, still) {
+		l.t.Fatal("the leaf's process does not stop")
 	}
 }
 

@@ -41,7 +41,11 @@ type rig struct {
 	cuts     int
 	lost     report
 	letsGo   bool // the store may remove records that the hub holds
+	leapt    bool // a life has found the hub ahead of it
 }
+
+// leapMessage is logged by a life that finds the hub ahead of it.
+const leapMessage = "the hub is ahead of us"
 
 // newRig starts the first life of a leaf, on an empty disk. Without a hub it has no link.
 func newRig(t *testing.T, h *hub.Cluster, leaf string, seed uint64, change func(*spec)) *rig {
@@ -160,6 +164,7 @@ func (r *rig) unplug(silently bool) {
 		r.wire.Cut()
 	}
 	r.life.kill()
+	r.leapt = r.leapt || r.life.logged(leapMessage)
 	if err := r.disk.Close(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -270,6 +275,7 @@ func (r *rig) atHub(ctx context.Context) (all []arrival, err error) {
 func (r *rig) end() {
 	r.t.Helper()
 	r.life.kill()
+	r.leapt = r.leapt || r.life.logged(leapMessage)
 	if r.watch != nil {
 		r.watch.close()
 	}
