@@ -188,7 +188,7 @@ func (f hubFlags) admin(file configs.Fleet) (jetstream.JetStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(30*time.Second))
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("use the hub's JetStream: %w", err)

@@ -287,10 +287,16 @@ func messages(n int) []string {
 // account reads the hub and compares it with what the devices gave.
 func (s *site) account(source, stream, hubStream string, sent []string) demo.Account {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	got, err := demo.Fetch(ctx, s.js, hubStream, storage.DataSubject(s.leaf, stream, ">"))
-	if err != nil {
+	var got []demo.Received
+	var err error
+	if !poll.Wait(ctx, 2*time.Minute, func() bool { // a cluster may move the consumer meanwhile, and a request to its old place is not answered
+		try, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		got, err = demo.Fetch(try, s.js, hubStream, storage.DataSubject(s.leaf, stream, ">"))
+		return err == nil
+	}) {
 		s.t.Fatal(err)
 	}
 	return demo.Balance(source, sent, got)

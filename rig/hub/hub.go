@@ -173,7 +173,7 @@ func (c *Cluster) JetStream() (jetstream.JetStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return jetstream.New(nc)
+	return jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute)) // a busy cluster elects its leaders for some seconds
 }
 
 func (c *Cluster) connect(user string, opts ...nats.Option) (*nats.Conn, error) {

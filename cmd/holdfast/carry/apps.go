@@ -31,8 +31,11 @@ func ask(ctx context.Context, js jetstream.JetStream, request string, body []byt
 	return m.Data, nil
 }
 
-// appStreams returns the streams of local applications that are kept on disk.
+// appStreams returns the streams of local applications that are kept on disk; nil: there are no local applications.
 func appStreams(ctx context.Context, js jetstream.JetStream) ([]parcel.App, error) {
+	if js == nil {
+		return nil, nil
+	}
 	var all []parcel.App
 	names := js.StreamNames(ctx)
 	for name := range names.Name() {

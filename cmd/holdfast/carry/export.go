@@ -54,7 +54,7 @@ type Gateway struct {
 	Store   *storage.Store
 	Uplink  *forward.Uplink
 	JS      jetstream.JetStream
-	Apps    jetstream.JetStream // of local applications
+	Apps    jetstream.JetStream // of local applications, nil: there are none
 	Streams []parcel.Stream     // all captured ones; After is not used
 	Version string
 }
