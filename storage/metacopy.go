@@ -2,7 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,7 +153,7 @@ func (m metaCopies) mendStream(name string) ([]mending, error) {
 	return []mending{fix}, nil
 }
 
-// metaFault says what is wrong with a stream's metadata and with which file; nothing if why is empty.
+// metaFault says what is wrong with the metadata in dir, whose checksum is keyed by name, and with which file; nothing if why is empty.
 func metaFault(dir, name string) (why, file string, err error) {
 	read := func(file string) ([]byte, error) {
 		b, err := os.ReadFile(filepath.Join(dir, file))
@@ -198,7 +197,7 @@ func (m metaCopies) mendConsumers(stream string) ([]mending, error) {
 	var done []mending
 	for _, n := range names {
 		path := filepath.Join(dir, n.Name())
-		file, why, err := consumerFault(path)
+		file, why, err := consumerFault(path, stream)
 		if err != nil {
 			return done, err
 		}
@@ -214,20 +213,18 @@ func (m metaCopies) mendConsumers(stream string) ([]mending, error) {
 	return done, nil
 }
 
-// consumerFault says what is wrong with a consumer's directory, and with which file; nothing if why is empty.
-func consumerFault(dir string) (file, why string, err error) {
+// consumerFault says what is wrong with the directory of a stream's consumer, and with which file; nothing if why is empty. The server does not look at
+// the checksum of a consumer's metadata (2.15.3): with one unknown key in it the whole stream stays offline, captured ones too, and it leaves a consumer
+// without checksum out.
+func consumerFault(dir, stream string) (file, why string, err error) {
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return "", "not a directory", err
 	}
 	if _, err := os.Stat(filepath.Join(dir, serverMetaKey)); err == nil {
 		return "", "", nil // encrypted files carry a checksum that the server checks
 	}
-	meta, err := os.ReadFile(filepath.Join(dir, serverMeta))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", "", err
-	}
-	if !json.Valid(meta) {
-		return serverMeta, "missing or damaged", nil
+	if why, file, err := metaFault(dir, stream+"/"+filepath.Base(dir)); err != nil || why != "" {
+		return file, why, err
 	}
 	state, err := os.ReadFile(filepath.Join(dir, serverConsumer))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -174,6 +174,10 @@ func TestMendConsumer(t *testing.T) {
 		{"empty", serverConsumer, func([]byte) []byte { return nil }},
 		{"other magic", serverConsumer, func(b []byte) []byte { b[0] ^= 1; return b }},
 		{"empty metadata", serverMeta, func([]byte) []byte { return nil }},
+		// JSON all the same: the server would stop the whole stream for the first, and work with the second.
+		{"key of metadata", serverMeta, func(b []byte) []byte { return bytes.Replace(b, []byte(`"Created"`), []byte(`"Creared"`), 1) }},
+		{"value of metadata", serverMeta, func(b []byte) []byte { return bytes.Replace(b, []byte(`:1000,`), []byte(`:9000,`), 1) }},
+		{"empty checksum", serverMetaSum, func([]byte) []byte { return nil }},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
