@@ -160,6 +160,24 @@ func TestAssetsThatWouldLoseData(t *testing.T) {
 	if n := messages(t, app, "S"); n != 15 {
 		t.Errorf("%d messages after the loss was allowed, want 15", n)
 	}
+	// What holds nothing any more still has consumers and sequences that were given out.
+	st, err := app.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "mine"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plan, failed := settleAssets(t, s, streams(t, `{"name":"S","subjects":["s.>"],"storage":"memory"}`), false); len(failed) != 1 ||
+		!strings.Contains(failed[0].Loss, "1 consumers; its sequences, of which 20 is the last") {
+		t.Errorf("plan for an empty stream %v, failed %v, want its consumer and sequences to be named", plan, failed)
+	}
+	if info, err := st.Info(t.Context()); err != nil || info.State.LastSeq != 20 || info.State.Consumers != 1 {
+		t.Errorf("the empty stream is %+v, %v, want it as it was", info, err)
+	}
 }
 
 func TestCheckAssetsIsPedantic(t *testing.T) {

@@ -256,10 +256,10 @@ func loss(c AssetChange, have, want found) string {
 	switch {
 	case c.Action == AssetRecreate && c.asset.consumer != nil:
 		return "where the consumer is: it begins anew"
+	case c.Action == AssetRecreate && state.LastSeq+uint64(state.Consumers) > 0:
+		return fmt.Sprintf("all it holds: %d messages and %d consumers; its sequences, of which %d is the last, begin anew", state.Msgs, state.Consumers, state.LastSeq)
 	case c.asset.consumer != nil || state.Msgs == 0:
 		return ""
-	case c.Action == AssetRecreate:
-		return fmt.Sprintf("all it holds: %d messages", state.Msgs)
 	}
 	h, ok1 := have.config.(server.StreamConfig)
 	w, ok2 := want.config.(server.StreamConfig)
