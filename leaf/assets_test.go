@@ -80,6 +80,16 @@ func TestAssetsAreMadeAndChanged(t *testing.T) {
 	if plan, _ = settleAssets(t, s, all, false); len(plan) > 0 {
 		t.Fatalf("second plan %q, want nothing", plan)
 	}
+	until := time.Now().Add(time.Hour)
+	if _, err := app.PauseConsumer(t.Context(), "ORDERS", "billing", until); err != nil {
+		t.Fatal(err)
+	}
+	if plan, _ = settleAssets(t, s, all, false); len(plan) > 0 {
+		t.Errorf("plan with a paused consumer %q, want nothing", plan)
+	}
+	if c, err := app.Consumer(t.Context(), "ORDERS", "billing"); err != nil || !c.CachedInfo().Paused {
+		t.Errorf("the paused consumer: %v, want it to rest on", err)
+	}
 	kv, err := app.KeyValue(t.Context(), "settings")
 	if err != nil {
 		t.Fatal(err)

@@ -193,6 +193,10 @@ func planAsset(ctx context.Context, live manager, test *scratch, js JetStream, a
 	if err != nil {
 		return c, err
 	}
+	if is, ok := have.config.(server.ConsumerConfig); ok && a.consumer.PauseUntil == nil {
+		is.PauseUntil = nil // pausing is for who uses it, and the server does not end a pause by an update that names none
+		have.config = is
+	}
 	if c.Fields, err = differences(have.config, want.config); err != nil || len(c.Fields) == 0 {
 		return c, err
 	}
