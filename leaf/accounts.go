@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,10 @@ const (
 	maxBatches       = 16       // atomic batches that are under way; each holds up to 1000 messages
 	maxAppAckPending = 10_000   // messages that one consumer has out
 )
+
+// restoreRequests are denied to local applications: the server unpacks what comes into a temporary folder and holds each restore, but not all of
+// them together, against the limits, so that a few kilobytes could fill the disk.
+const restoreRequests = "$JS.API.STREAM.RESTORE.>"
 
 // CapturePrefix is the JetStream API prefix below which local applications find the captured streams that are open to them.
 const CapturePrefix = "$JS.capture.API"
@@ -43,7 +48,7 @@ func (s *Server) accounts(o *server.Options) error {
 	open := len(apps.Users) == 0 && (s.listen != "" || s.websocket != "")
 	appOnly := only
 	if open {
-		appOnly = ""
+		appOnly = fmt.Sprintf(", permissions: { publish: { deny: [%q] } }", restoreRequests)
 	}
 	exports, imports := s.shared()
 	text := fmt.Sprintf(`accounts {
@@ -84,13 +89,18 @@ func (a Apps) jetstream() string {
 
 func addUsers(o *server.Options, account *server.Account, users []User) {
 	for _, u := range users {
-		permissions := &server.Permissions{Publish: u.Publish.permission(), Subscribe: u.Subscribe.permission()}
+		permissions := &server.Permissions{Publish: u.Publish.without(restoreRequests).permission(), Subscribe: u.Subscribe.permission()}
 		if u.NKey != "" {
 			o.Nkeys = append(o.Nkeys, &server.NkeyUser{Nkey: u.NKey, Permissions: permissions, Account: account})
 			continue
 		}
 		o.Users = append(o.Users, &server.User{Username: u.Name, Password: u.Password, Permissions: permissions, Account: account})
 	}
+}
+
+// without returns s with one subject more that is denied.
+func (s Subjects) without(subject string) Subjects {
+	return Subjects{Allow: s.Allow, Deny: append(slices.Clone(s.Deny), subject)}
 }
 
 func (s Subjects) permission() *server.SubjectPermission {

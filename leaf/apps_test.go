@@ -360,3 +360,38 @@ func TestApplicationsHaveALinkOfTheirOwn(t *testing.T) {
 	}
 	poll.Until(t, patience, func() bool { return !up() }, "the end of the applications' link")
 }
+
+func TestApplicationsDoNotRestore(t *testing.T) {
+	leak.Check(t)
+	hash, err := HashPassword("hunter2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		apps Apps
+		opts []nats.Option
+	}{
+		{"without users", Apps{}, nil},
+		{"user without lists", Apps{Users: []User{{Name: "panel", Password: hash}}}, []nats.Option{nats.UserInfo("panel", "hunter2")}},
+		{
+			"user with lists", Apps{Users: []User{{Name: "panel", Password: hash, Publish: Subjects{Allow: []string{"$JS.>"}}}}},
+			[]nats.Option{nats.UserInfo("panel", "hunter2")},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, _ := appsLeaf(t, tt.apps)
+			quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+			nc := dial(t, "nats://"+s.listen, append(tt.opts, quiet)...)
+			if _, err := nc.Request("$JS.API.INFO", nil, patience); err != nil {
+				t.Fatal(err)
+			}
+			for _, api := range []string{"$JS.API.", "$JS.leaf1.API."} {
+				body := `{"config":{"name":"R","subjects":["r"],"storage":"file","max_bytes":-1},"state":{}}`
+				if m, err := nc.Request(api+"STREAM.RESTORE.R", []byte(body), unanswered); err == nil {
+					t.Errorf("%sSTREAM.RESTORE is answered with %s", api, m.Data)
+				}
+			}
+		})
+	}
+}
