@@ -181,6 +181,52 @@ func TestHubLostWhatIsNotKept(t *testing.T) {
 	s.await(patient, "FIELD") // without a second gap record
 }
 
+// TestGapOfWhatIsNotKeptIsComplete: records of the store's own, such as the epoch records of later starts, that are still kept do not make the gap smaller than
+// what is lost.
+func TestGapOfWhatIsNotKeptIsComplete(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 20 s")
+	}
+	s := newSite(t)
+	dir := t.TempDir()
+	g := s.start("g1", dir)
+	g.append(100, "S")
+	s.await(patient, "FIELD")
+	for range 3 { // each start has an epoch record
+		g.close()
+		g = s.start("g1", dir)
+		g.append(10, "S")
+		s.await(patient, "FIELD")
+	}
+	poll.Until(t, patient, func() bool { return g.progress("S").Waiting == 0 }, "all proven")
+	s.wire.Cut()
+	g.unlinked()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	local, err := g.js.Stream(ctx, "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := uint64(local.CachedInfo().State.FirstSeq)
+	s.check(local.Purge(ctx, jetstream.WithPurgeSequence(first+1+60))) // the epoch record and 60 of the first hundred
+	s.check(s.js.DeleteStream(ctx, "FIELD"))
+	s.apply()
+	s.check(s.wire.Restore())
+	var gap *jetstream.RawStreamMsg
+	poll.Until(t, patient, func() bool {
+		gap, err = local.GetLastMsgForSubject(ctx, "data.g1.S._gap")
+		return err == nil
+	}, "a gap record: %v", &err)
+	rec, err := storage.ParseGap(gap.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec.Reason != storage.GapNotKept || rec.Count != 60 {
+		t.Errorf("gap record = %+v, want one of 60 records that were not kept", rec)
+	}
+}
+
 // TestWipedLeaf: a store without a past takes over the name, and everything captured from then on arrives. A mirror cannot go on.
 func TestWipedLeaf(t *testing.T) {
 	t.Parallel()

@@ -165,7 +165,7 @@ func (f *feed) lost(hub, last storage.Position) storage.GapRecord {
 		if s.Name != f.name {
 			continue
 		}
-		gone := s.Messages
+		gone := s.Captured // epoch and gap records were never counted as stored
 		for _, n := range s.Dropped {
 			gone += n
 		}

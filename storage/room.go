@@ -290,6 +290,7 @@ type StreamState struct {
 	Name           string
 	First, Last    Position // of what it holds
 	Messages       uint64   // of any kind
+	Captured       uint64   // of Messages those that count: no epoch, gap or clock records and no placeholders
 	Bytes          uint64   // on disk, as the limits count them
 	StreamCounters          // of captured records
 	Full           bool     // it refuses records for want of room
@@ -327,6 +328,7 @@ func (s *Store) Streams() []StreamState {
 			if h, err := holdStream(ctx, s.server().JetStream, st.name()); err == nil {
 				if v, err := h.view(ctx); err == nil {
 					state.First, state.Last, state.Messages, state.Bytes = v.First, v.Last, v.Messages, v.Bytes
+					state.Captured, _ = s.counters.held(st.name(), v.First, v.Last)
 				}
 			}
 		}
