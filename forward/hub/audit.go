@@ -139,7 +139,7 @@ func (src *auditSource) add(r Seen, s *auditStream) {
 		if epoch > src.epoch && s.epochs[r.ID.Store] < epoch && (src.epoch > 0 || epoch > 1) {
 			src.unknown(s, hole{after: src.at, before: r.Pos}) // the record that says how the epoch before ended has not come
 		}
-		src.miss(s, epoch, seq-1, r.Pos)
+		src.miss(s, r.ID.Store, epoch, seq-1, r.Pos)
 	case src.fill(epoch, seq):
 		src.late++
 		return
@@ -155,14 +155,15 @@ func (src *auditSource) add(r Seen, s *auditStream) {
 	src.ends[epoch] = seq
 }
 
-// miss notes that the numbers above the highest of an epoch, up to last, have not come.
-func (src *auditSource) miss(s *auditStream, epoch, last uint64, before storage.Position) {
+// miss notes that the numbers above the highest of an epoch, up to last, have not come. Where the hub keeps a window they may have fallen out of it, but not
+// when the record that the epoch began with is still there: all others of the epoch came behind it.
+func (src *auditSource) miss(s *auditStream, store storage.StoreID, epoch, last uint64, before storage.Position) {
 	first := src.ends[epoch] + 1
 	if last < first {
 		return
 	}
 	h := hole{epoch: epoch, first: first, last: last, after: src.at, before: before}
-	if s.truncated && src.at == 0 {
+	if s.truncated && src.at == 0 && s.epochs[store] != epoch {
 		src.expired += h.size()
 	} else {
 		src.holes = append(src.holes, h)
@@ -229,7 +230,7 @@ func (s *auditStream) addEpoch(r Seen) error {
 		if last.Epoch > src.epoch && known < last.Epoch && (src.epoch > 0 || last.Epoch > 1) {
 			src.unknown(s, hole{after: src.at, before: r.Pos})
 		}
-		src.miss(s, last.Epoch, last.Seq, r.Pos)
+		src.miss(s, r.ID.Store, last.Epoch, last.Seq, r.Pos)
 		if last.Epoch > src.epoch || last.Epoch == src.epoch && last.Seq > src.seq {
 			src.epoch, src.seq, src.at = last.Epoch, last.Seq, r.Pos
 		}

@@ -101,6 +101,8 @@ func TestAudit(t *testing.T) {
 		{"and counts once", "E1: s1.1 @10 G3-8:6 @30 G3-28:20m6 s1.23", false, "s missing 1 explained 20"},
 		{"an unknown end in a gap", "E1: s1.1 @10 G3-8:5 s2.1", false, "s contiguous"},
 		{"the beginning expired at the hub", "@50 s1.30 s1.31 E2:s1.31,r1.9 s2.1", true, "r contiguous expired 9, s contiguous expired 29"},
+		{"the first of a new leaf lost, at a hub that keeps a window", "E1: s1.5 E2:s1.5,r1.3 s2.1", true, "r missing 3, s missing 4"},
+		{"the first of a new source lost, at a hub that keeps a window", "@50 s1.30 E2:s1.30 s2.1 r2.4", true, "r missing 3, s contiguous expired 29"},
 		{"lost behind what expired", "@50 s1.30 s1.32", true, "s missing 1 expired 29"},
 		{"another store begins anew", "E1: s1.1 s1.2 /new @1000 E1: s1.1 s1.2", false, "s contiguous, s contiguous"},
 		{"somebody else's message", "E1: s1.1 !", false, " foreign, s contiguous"},
