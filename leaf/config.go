@@ -59,7 +59,7 @@ type Hub struct {
 	TLS         TLS      `yaml:"tls" doc:"how the hub is verified, and how the leaf proves itself"`
 	Prefer      string   `yaml:"prefer,scalar" enum:"any,first" doc:"which of several urls is used: any, or the first that answers, and the first of all again as soon as it does"`
 	Proxy       Proxy    `yaml:"proxy" doc:"HTTP proxy on the way to the hub"`
-	Link        string   `yaml:"link,scalar" enum:"always,on-demand" doc:"whether the link is kept up, for about 300 MB a month when idle, or opened when on_demand says so"`
+	Link        string   `yaml:"link,scalar" enum:"always,on-demand" doc:"whether the link is kept up, for about 400 MB a month for each stream when idle, or opened when on_demand says so"`
 	OnDemand    OnDemand `yaml:"on_demand" doc:"when the link is opened with link: on-demand; the first that is reached counts, 0 never is"`
 	Rate        int64    `yaml:"rate" unit:"bytes" doc:"what records may take of the link per second on average, counted before compression; 0: all of it"`
 	Commands    bool     `yaml:"commands" doc:"execute what the hub's stream COMMANDS has for this gateway, as the fleet file allows"`

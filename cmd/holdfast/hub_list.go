@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -113,15 +114,25 @@ func hubAudit(ctx context.Context, args []string, std stdio) error {
 	defer js.Conn().Close()
 	a := fleet.NewAudit()
 	var n uint64
+	good := true
 	for _, name := range streams {
 		read, err := a.Read(ctx, js, name, *leaf, func(left uint64) { fmt.Fprintf(std.err, "%s: %d records left\n", name, left) })
+		if errors.Is(err, fleet.ErrNoStream) {
+			good = false
+			fmt.Fprintln(std.err, err)
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		n += read
 	}
+	if n == 0 && *leaf != "*" {
+		good = false
+		fmt.Fprintf(std.err, "the hub has no record of leaf %s: look at its name, holdfast hub list shows all\n", *leaf)
+	}
 	result := a.Result()
-	good := !slices.ContainsFunc(result, func(r fleet.Audited) bool { return !r.Verdict.Good() })
+	good = good && !slices.ContainsFunc(result, func(r fleet.Audited) bool { return !r.Verdict.Good() })
 	if *f.asJSON {
 		err = writeJSON(std.out, result)
 	} else {

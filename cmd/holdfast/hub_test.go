@@ -78,6 +78,9 @@ func TestHubInTenMinutes(t *testing.T) {
 			if out := must(t, "hub", "plan", "-fleet", file); !strings.Contains(out, "create stream SENSORS: sources pump-07/SENSORS pump-08/SENSORS") {
 				t.Errorf("plan of an empty hub:\n%s", out)
 			}
+			if code, _, log := cli("hub", "audit", "-fleet", file); code != exitFailed || !strings.Contains(log, "audit hub stream SENSORS: the hub does not have it") {
+				t.Errorf("audit of a hub without streams = %d: %s", code, log)
+			}
 			must(t, "hub", "apply", "-fleet", file)
 			if out := must(t, "hub", "plan", "-fleet", file); out != "keep stream HOLDFAST_KEEP\nkeep stream SENSORS\nkeep stream pump-07_EVENTS\n" {
 				t.Errorf("plan after apply:\n%s", out)
@@ -130,6 +133,9 @@ func TestHubInTenMinutes(t *testing.T) {
 			}
 			if out = must(t, "hub", "audit", "-fleet", file, "-all"); !strings.Contains(out, "gps") || !strings.Contains(out, "0 missing, 0 double") {
 				t.Errorf("audit:\n%s", out)
+			}
+			if code, _, log := cli("hub", "audit", "-fleet", file, "-leaf", "pump-70"); code != exitFailed || !strings.Contains(log, "no record of leaf pump-70") {
+				t.Errorf("audit of a leaf that is not there = %d: %s", code, log)
 			}
 			if st, err := adminOf(t, file, auth).Stream(t.Context(), "SENSORS"); err != nil || st.DeleteMsg(t.Context(), 10) != nil {
 				t.Errorf("take a record away at the hub: %v", err)

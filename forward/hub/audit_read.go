@@ -20,12 +20,15 @@ const (
 	auditPatience = 30 * time.Second // for the next of them
 )
 
+// ErrNoStream means that the hub does not have a stream that was to be read.
+var ErrNoStream = errors.New("the hub does not have it: holdfast hub apply makes it, and holdfast hub list shows what waits for it")
+
 // Read adds the records of a hub stream up to its present end, of one leaf or of all ("*"), and returns how many they were. Only their headers
-// travel. It calls progress now and then with the number of those that are left, when it is not nil.
+// travel. It calls progress now and then with the number of those that are left, when it is not nil. ErrNoStream if the stream is not there.
 func (a *Audit) Read(ctx context.Context, js jetstream.JetStream, stream, leaf string, progress func(left uint64)) (uint64, error) {
 	s, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, nil // a hub that was just made
+		return 0, fmt.Errorf("audit hub stream %s: %w", stream, ErrNoStream)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("audit hub stream %s: %w", stream, err)
