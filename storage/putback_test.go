@@ -117,3 +117,32 @@ func TestPutBackOfWhatStays(t *testing.T) {
 		t.Errorf("%d records stay, %v, want the epoch record alone: %+v", len(q), err, q)
 	}
 }
+
+// TestCaptureDespiteTheQuarantine starts, between the journal and the quarantine, on a quarantine that cannot be read: that is no reason not to capture.
+func TestCaptureDespiteTheQuarantine(t *testing.T) {
+	b := newBed(t)
+	s := b.start()
+	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 400 })
+	big := b.record("a1", 1)
+	big.Data = []byte(strings.Repeat("reading ", 100))
+	if err := s.Append(b.ctx(), big, b.record("a1", 2)); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "a gap record tells of it", func() bool { return s.Streams()[0].Dropped[GapRefused] == 1 })
+	b.stop()
+	if err := AskPutBack(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.kill()
+	mark := filepath.Join(b.dir, "store", putBackMark)
+	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "store", "quarantine", "B"), 0o700), os.WriteFile(mark, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.add("a1", 3, 3)
+	if _, err := os.Stat(mark); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still asked for, and would be put back twice: %v", err)
+	}
+	b.stop()
+}

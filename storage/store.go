@@ -213,8 +213,11 @@ func (s *Store) open() error {
 	if err := s.openJournal(counted && whole); err != nil {
 		return err
 	}
-	if err := s.finishPutBack(); err != nil {
-		return fmt.Errorf("open store: %w", err)
+	if err := s.finishPutBack(); err != nil { // no reason not to capture
+		s.log.Error("what was put back cannot be taken out of the quarantine: to ask for it once more would store it twice", "err", err)
+		if err := os.Remove(filepath.Join(s.home, putBackMark)); err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
 	}
 	if err := s.openQuarantine(); err != nil {
 		return fmt.Errorf("open store: %w", err)
