@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,20 +160,13 @@ func plain(text string) string {
 	return text
 }
 
-// keep rewrites the files of the quarantine with those of all its records that are to stay, on flash.
+// keep rewrites the files of the quarantine without those of all its records that are not to stay, on flash. Lines that cannot be read stay as they are.
 func (q *quarantine) keep(all []Quarantined, stay func(Quarantined) bool) error {
-	lines, gone := map[string][]byte{}, map[string]bool{}
+	gone := map[string]bool{}
 	for _, r := range all {
-		name := fileOf(r)
 		if !stay(r) {
-			gone[name] = true
-			continue
+			gone[fileOf(r)] = true
 		}
-		line, err := q.line(r)
-		if err != nil {
-			return err
-		}
-		lines[name] = append(append(lines[name], line...), '\n')
 	}
 	for name := range gone {
 		if f := q.files[name]; f != nil {
@@ -182,13 +176,22 @@ func (q *quarantine) keep(all []Quarantined, stay func(Quarantined) bool) error 
 			delete(q.files, name)
 		}
 		path := filepath.Join(q.dir, name)
-		if len(lines[name]) > 0 {
-			if err := writeFile(path, lines[name], true); err != nil {
-				return err
-			}
-			continue
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("take out of the quarantine: %w", err)
 		}
-		if err := errors.Join(os.Remove(path), syncDir(q.dir)); err != nil {
+		var left []byte
+		for line := range bytes.Lines(raw) {
+			if r, ok := q.parse(line); len(bytes.TrimSpace(line)) > 0 && (!ok || stay(r)) {
+				left = append(bytes.TrimSuffix(append(left, line...), []byte("\n")), '\n')
+			}
+		}
+		if len(left) > 0 {
+			err = writeFile(path, left, true)
+		} else {
+			err = errors.Join(os.Remove(path), syncDir(q.dir))
+		}
+		if err != nil {
 			return fmt.Errorf("take out of the quarantine: %w", err)
 		}
 	}

@@ -118,31 +118,29 @@ func TestPutBackOfWhatStays(t *testing.T) {
 	}
 }
 
-// TestCaptureDespiteTheQuarantine starts, between the journal and the quarantine, on a quarantine that cannot be read: that is no reason not to capture.
-func TestCaptureDespiteTheQuarantine(t *testing.T) {
-	b := newBed(t)
-	s := b.start()
-	b.alter("A", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 400 })
-	big := b.record("a1", 1)
-	big.Data = []byte(strings.Repeat("reading ", 100))
-	if err := s.Append(b.ctx(), big, b.record("a1", 2)); err != nil {
+// TestTakenOutAlone takes one record out of a file of the quarantine. Another stays, and so does a line that cannot be read.
+func TestTakenOutAlone(t *testing.T) {
+	q := quarantine{dir: t.TempDir(), files: map[string]*quarantineFile{}}
+	path := filepath.Join(q.dir, "A")
+	lines := map[Position]string{}
+	for _, at := range []Position{1, 2} {
+		line, err := q.line(Quarantined{Stream: "A", Sequence: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[at] = string(line) + "\n"
+	}
+	if err := os.WriteFile(path, []byte(lines[1]+"{\"stream\": torn\n"+lines[2]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "a gap record tells of it", func() bool { return s.Streams()[0].Dropped[GapRefused] == 1 })
-	b.stop()
-	if err := AskPutBack(b.dir); err != nil {
+	all, err := q.all()
+	if err != nil || len(all) != 2 {
+		t.Fatalf("read %d records, %v, want 2", len(all), err)
+	}
+	if err := q.keep(all, func(r Quarantined) bool { return r.Sequence != 1 }); err != nil {
 		t.Fatal(err)
 	}
-	b.start()
-	b.kill()
-	mark := filepath.Join(b.dir, "store", putBackMark)
-	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "store", "quarantine", "B"), 0o700), os.WriteFile(mark, nil, 0o600)); err != nil {
-		t.Fatal(err)
+	if got, err := os.ReadFile(path); err != nil || string(got) != "{\"stream\": torn\n"+lines[2] {
+		t.Errorf("the file is %q, %v, want the line that cannot be read and record 2", got, err)
 	}
-	b.start()
-	b.add("a1", 3, 3)
-	if _, err := os.Stat(mark); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still asked for, and would be put back twice: %v", err)
-	}
-	b.stop()
 }

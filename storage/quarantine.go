@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -112,7 +113,8 @@ func (q *quarantine) open(stream string) (*quarantineFile, error) {
 		return nil, err
 	}
 	q.files[stream] = &quarantineFile{f: f, have: map[[2]uint64]bool{}}
-	return q.files[stream], q.read(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true })
+	_ = q.read(f, func(r Quarantined) { q.files[stream].have[[2]uint64{r.Incarnation, uint64(r.Sequence)}] = true }) // what cannot be read is at worst set aside twice
+	return q.files[stream], nil
 }
 
 // holds reports whether a record was set aside.
@@ -132,8 +134,11 @@ func (q *quarantine) read(f *os.File, fn func(Quarantined)) error {
 		if r, ok := q.parse(line); ok {
 			fn(r)
 		}
+		if err == io.EOF {
+			return nil
+		}
 		if err != nil {
-			return nil // the end, or as good as
+			return err
 		}
 	}
 }
