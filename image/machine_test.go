@@ -303,6 +303,9 @@ func TestMachinePowerCuts(t *testing.T) {
 			g.run()
 		}
 		poll.Wait(t.Context(), time.Duration(500+g.rand.IntN(4000))*time.Millisecond, func() bool { return false })
+		if i%2 == 1 {
+			g.amidWrites()
+		}
 		dirty += g.cut(modes[i%len(modes)]).Dirty
 	}
 	g.on()
@@ -317,6 +320,16 @@ func TestMachinePowerCuts(t *testing.T) {
 	}
 	if dirty == 0 && *cuts >= 10 {
 		t.Error("every cut found an idle disk: the rig did not test a cut")
+	}
+}
+
+// amidWrites returns when the disk has blocks that are not flushed: at most instants it has none, since each commit ends with a flush. If there are none for
+// some seconds it returns all the same.
+func (g *gateway) amidWrites() {
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for end := time.Now().Add(5 * time.Second); g.disk.Stats().Dirty == 0 && time.Now().Before(end); {
+		<-tick.C
 	}
 }
 
