@@ -117,7 +117,7 @@ func hubAudit(ctx context.Context, args []string, std stdio) error {
 	good := true
 	for _, name := range streams {
 		read, err := a.Read(ctx, js, name, *leaf, func(left uint64) { fmt.Fprintf(std.err, "%s: %d records left\n", name, left) })
-		if errors.Is(err, fleet.ErrNoStream) {
+		if errors.Is(err, fleet.ErrNoStream) || errors.Is(err, fleet.ErrAway) {
 			good = false
 			fmt.Fprintln(std.err, err)
 			continue

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -40,9 +39,6 @@ func (c Change) String() string {
 // ErrTooOld means that a server of the hub is older than MinVersion. The error that wraps it names the version found.
 var ErrTooOld = errors.New("the hub's server is too old")
 
-// applyWorkers is how many requests are with the hub at a time.
-const applyWorkers = 16
-
 // Diff returns what Apply would do, without doing it.
 func Diff(ctx context.Context, js jetstream.JetStream, p Plan) ([]Change, error) {
 	return run(ctx, js, p, false)
@@ -50,8 +46,8 @@ func Diff(ctx context.Context, js jetstream.JetStream, p Plan) ([]Change, error)
 
 // Apply makes the plan's streams and consumers, and adds to those that exist what they lack, as an administrator of the account that js is
 // connected to. Limits that the plan does not name, and settings that are not its business, stay as they are. It deletes no stream and no record,
-// and refuses a limit that would; it takes away what lets a revoked leaf in. It may be run again at any time. It returns what it did, up to what
-// failed if something does. Users are not its business: see Site and Plan.Config.
+// and refuses a limit that would; it takes away what lets a revoked leaf in. It may be run again at any time. What cannot be done for one stream
+// keeps it from no other: it returns what it did, and an error that names all that it did not do. Users are not its business: see Site and Plan.Config.
 func Apply(ctx context.Context, js jetstream.JetStream, p Plan) ([]Change, error) {
 	return run(ctx, js, p, true)
 }
@@ -61,25 +57,35 @@ func run(ctx context.Context, js jetstream.JetStream, p Plan, do bool) ([]Change
 		return nil, err
 	}
 	var changes []Change
+	var faults []error
+	away := map[string]bool{} // streams for which no server answers
 	for _, want := range p.streams {
 		change, err := p.ensure(ctx, js, want, do)
+		if ctx.Err() != nil {
+			return changes, errors.Join(append(faults, fmt.Errorf("hub stream %s and those behind it: not done for want of time: %w", want.Name, ctx.Err()))...)
+		}
 		if err != nil {
-			return changes, fmt.Errorf("hub stream %s: %w", want.Name, err)
+			away[want.Name] = errors.Is(err, ErrAway)
+			faults = append(faults, fmt.Errorf("hub stream %s: %w", want.Name, err))
+			continue
 		}
 		changes = append(changes, change)
 	}
 	gone, err := expelSources(ctx, js, p.spec.Revoked, p.streams, do) // streams that nobody else has any more
-	if changes = append(changes, gone...); err != nil {
-		return changes, err
-	}
+	changes, faults = append(changes, gone...), append(faults, err)
 	for _, stream := range []string{Commands, Documents, Keep} {
+		if away[stream] {
+			n := len(slices.DeleteFunc(p.Consumers(), func(c DurableConsumer) bool { return c.Stream != stream }))
+			faults = append(faults, fmt.Errorf("hub stream %s: its %d consumers are not looked at either", stream, n))
+			continue
+		}
 		more, err := p.ensureConsumers(ctx, js, stream, do)
 		changes = append(changes, more...)
 		if err != nil {
-			return changes, fmt.Errorf("hub stream %s: %w", stream, err)
+			faults = append(faults, fmt.Errorf("hub stream %s: %w", stream, err))
 		}
 	}
-	return changes, nil
+	return changes, errors.Join(faults...)
 }
 
 // checkVersion looks at the server that js is connected to, and at the cluster by the API level of the one that answers for all.
@@ -87,7 +93,7 @@ func checkVersion(ctx context.Context, js jetstream.JetStream) error {
 	if v := js.Conn().ConnectedServerVersion(); older(v, MinVersion) {
 		return fmt.Errorf("%w: %s has nats-server %s, and %s or newer is needed on all servers", ErrTooOld, js.Conn().ConnectedServerName(), v, MinVersion)
 	}
-	info, err := js.AccountInfo(ctx)
+	info, err := look(ctx, js.AccountInfo)
 	if err != nil {
 		return fmt.Errorf("ask the hub for its JetStream: %w", err)
 	}
@@ -118,15 +124,13 @@ func older(version, than string) bool {
 
 func (p Plan) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, do bool) (Change, error) {
 	change := Change{Stream: want.Name}
-	s, err := js.Stream(ctx, want.Name)
+	s, err := lookAt(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		change.Action, change.Detail = "create", describe(want)
-		if do {
-			_, err = js.CreateStream(ctx, want)
-		} else {
-			err = nil
+		if !do {
+			return change, nil
 		}
-		return change, err
+		return change, alter(ctx, func(ctx context.Context) error { _, err := js.CreateStream(ctx, want); return err })
 	}
 	if err != nil {
 		return change, err
@@ -142,73 +146,10 @@ func (p Plan) ensure(ctx context.Context, js jetstream.JetStream, want jetstream
 		return change, nil
 	}
 	change.Action, change.Detail = "update", strings.Join(m.changes, ", ")
-	if do {
-		_, err = js.UpdateStream(ctx, have)
-	}
-	return change, err
-}
-
-// ensureConsumers makes the consumers of a stream that leaves take from, and deletes those of revoked leaves. Those that are as they should be
-// are not told of.
-func (p Plan) ensureConsumers(ctx context.Context, js jetstream.JetStream, stream string, do bool) ([]Change, error) {
-	have := map[string]jetstream.ConsumerConfig{}
-	s, err := js.Stream(ctx, stream)
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, err
-	}
-	if err == nil {
-		list := s.ListConsumers(ctx)
-		for info := range list.Info() {
-			have[info.Name] = info.Config
-		}
-		if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
-			return nil, fmt.Errorf("list consumers: %w", err)
-		}
-	}
-	var changes []Change
-	var jobs []func() error
-	for _, c := range p.consumers {
-		if c.Stream != stream {
-			continue
-		}
-		name := c.Config.Durable
-		old, there := have[name]
-		switch {
-		case !there:
-			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "create"})
-			jobs = append(jobs, func() error { _, err := js.CreatePushConsumer(ctx, stream, c.Config); return err })
-		case old.DeliverSubject != c.Config.DeliverSubject || old.FilterSubject != c.Config.FilterSubject || old.AckPolicy != c.Config.AckPolicy:
-			return changes, fmt.Errorf("its consumer %s is not what the plan wants; delete it if nothing that it holds is still to be delivered", name)
-		}
-	}
-	for name, cfg := range have {
-		_, rest, _ := strings.Cut(cfg.DeliverSubject, ".") // up.<leaf>.<stream>, down.<leaf>.<stream>
-		leaf, _, _ := strings.Cut(rest, ".")
-		if slices.Contains(p.spec.Revoked, leaf) {
-			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "delete", Detail: "leaf " + leaf + " is revoked"})
-			jobs = append(jobs, func() error { return js.DeleteConsumer(ctx, stream, name) })
-		}
-	}
 	if !do {
-		return changes, nil
+		return change, nil
 	}
-	return changes, inParallel(jobs)
-}
-
-// inParallel runs jobs, some at a time, and returns their errors.
-func inParallel(jobs []func() error) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(jobs))
-	slots := make(chan struct{}, applyWorkers)
-	for i, job := range jobs {
-		slots <- struct{}{}
-		wg.Go(func() {
-			errs[i] = job()
-			<-slots
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return change, alter(ctx, func(ctx context.Context) error { _, err := js.UpdateStream(ctx, have); return err })
 }
 
 func sameAPI(a, b *jetstream.StreamSource) bool {

@@ -26,7 +26,7 @@ var ErrNoStream = errors.New("the hub does not have it: holdfast hub apply makes
 // Read adds the records of a hub stream up to its present end, of one leaf or of all ("*"), and returns how many they were. Only their headers
 // travel. It calls progress now and then with the number of those that are left, when it is not nil. ErrNoStream if the stream is not there.
 func (a *Audit) Read(ctx context.Context, js jetstream.JetStream, stream, leaf string, progress func(left uint64)) (uint64, error) {
-	s, err := js.Stream(ctx, stream)
+	s, err := lookAt(ctx, js, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return 0, fmt.Errorf("audit hub stream %s: %w", stream, ErrNoStream)
 	}

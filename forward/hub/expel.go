@@ -5,18 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Expel takes leaves that are revoked out of the hub, as an administrator of the account that js is connected to: their sources out of hub streams, and their
-// consumers. What they have sent stays, and so do mirrors, which hold nothing else. It returns what it did, up to what failed if something does.
+// consumers. What they have sent stays, and so do mirrors, which hold nothing else. What cannot be done for one
+// stream keeps it from no other: it returns what it did, and an error that names all that it did not do.
 func Expel(ctx context.Context, js jetstream.JetStream, leaves []string) ([]Change, error) {
 	changes, err := expelSources(ctx, js, leaves, nil, true)
 	p := Plan{spec: Spec{Revoked: leaves}}
 	for _, stream := range []string{Commands, Documents, Keep} {
 		more, cerr := p.ensureConsumers(ctx, js, stream, true)
-		changes, err = append(changes, more...), errors.Join(err, cerr)
+		changes = append(changes, more...)
+		if cerr != nil {
+			err = errors.Join(err, fmt.Errorf("hub stream %s: %w", stream, cerr))
+		}
 	}
 	return changes, err
 }
@@ -27,15 +32,9 @@ func expelSources(ctx context.Context, js jetstream.JetStream, leaves []string, 
 		return nil, nil
 	}
 	var changes []Change
-	list := js.ListStreams(ctx)
-	var found []jetstream.StreamConfig
-	for info := range list.Info() {
-		if !slices.ContainsFunc(but, func(c jetstream.StreamConfig) bool { return c.Name == info.Config.Name }) {
-			found = append(found, info.Config)
-		}
-	}
-	if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
-		return nil, fmt.Errorf("list the hub's streams: %w", err)
+	found, faults, err := streamsBut(ctx, js, but)
+	if err != nil {
+		return nil, err
 	}
 	for _, cfg := range found {
 		m := merger{have: &cfg, want: jetstream.StreamConfig{Name: cfg.Name}, revoked: leaves}
@@ -43,15 +42,45 @@ func expelSources(ctx context.Context, js jetstream.JetStream, leaves []string, 
 		if len(m.changes) == 0 {
 			continue
 		}
+		if do {
+			if err := alter(ctx, func(ctx context.Context) error { _, err := js.UpdateStream(ctx, cfg); return err }); err != nil {
+				faults = append(faults, fmt.Errorf("hub stream %s: %s: %w", cfg.Name, strings.Join(m.changes, ", "), err))
+				continue
+			}
+		}
 		for _, what := range m.changes {
 			changes = append(changes, Change{Stream: cfg.Name, Action: "update", Detail: what})
 		}
-		if !do {
+	}
+	return changes, errors.Join(faults...)
+}
+
+// streamsBut returns all streams of the hub but some and but Keep, which has no sources, and a fault for each that no server answers for.
+func streamsBut(ctx context.Context, js jetstream.JetStream, but []jetstream.StreamConfig) (found []jetstream.StreamConfig, faults []error, err error) {
+	names, err := look(ctx, func(ctx context.Context) (all []string, err error) {
+		list := js.StreamNames(ctx)
+		for name := range list.Name() {
+			all = append(all, name)
+		}
+		return all, list.Err()
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+		return nil, nil, fmt.Errorf("list the hub's streams: %w", err)
+	}
+	for _, name := range names {
+		if name == Keep || slices.ContainsFunc(but, func(c jetstream.StreamConfig) bool { return c.Name == name }) {
 			continue
 		}
-		if _, err := js.UpdateStream(ctx, cfg); err != nil {
-			return changes, fmt.Errorf("hub stream %s: %w", cfg.Name, err)
+		s, err := lookAt(ctx, js, name)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("look at the hub's stream %s: %w", name, ctx.Err())
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+		case err != nil:
+			faults = append(faults, fmt.Errorf("hub stream %s: its sources are not looked at: %w", name, err))
+		default:
+			found = append(found, s.CachedInfo().Config)
 		}
 	}
-	return changes, nil
+	return found, faults, nil
 }

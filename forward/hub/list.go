@@ -96,7 +96,7 @@ func (l *lister) connected(ctx context.Context, nc *nats.Conn) error {
 
 // look asks a hub stream how far its sources are, and reads its gap records.
 func (l *lister) look(ctx context.Context, name string) error {
-	s, err := l.js.Stream(ctx, name)
+	s, err := lookAt(ctx, l.js, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (l *lister) leaf(ctx context.Context, leaf Leaf) (LeafState, error) {
 
 // arrived returns when the newest record below a subject came to a hub stream; a mirror knows when it came to the leaf. Zero for none.
 func (l *lister) arrived(ctx context.Context, stream, subject string) (time.Time, error) {
-	s, err := l.js.Stream(ctx, stream)
+	s, err := lookAt(ctx, l.js, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return time.Time{}, nil
 	}
