@@ -20,6 +20,8 @@ const (
 	hubTimeout = 6 * time.Second
 	// silentTimeout, and four round trips, bounds the requests to a hub stream that did not answer the last one.
 	silentTimeout = 2 * time.Second
+	// muteAfter is how long a hub whose link is up may leave questions without an answer. A silent link is noticed before that.
+	muteAfter = 35 * time.Second
 
 	headerRequiredLevel = "Nats-Required-Api-Level" // nats-server 2.11 and newer answer 412 when they have less
 	headerStatus        = "Status"
@@ -109,7 +111,12 @@ func parseNewest(h nats.Header, stream string, mirror bool) (newest, error) {
 func (u *Uplink) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
 	defer cancel()
+	asked := time.Now()
 	m, err := u.nc.RequestWithContext(ctx, "$JS."+u.opts.Domain+".API.INFO", nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return u.mute(asked)
+	}
+	u.unanswered.Store(nil)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return &refusal{
 			state: Handshake, cause: fmt.Sprintf("no JetStream of domain %q answers at the hub", u.opts.Domain),
@@ -137,6 +144,20 @@ func (u *Uplink) verify(ctx context.Context) error {
 		return u.tooOld(ctx, info.API.Level)
 	}
 	return nil
+}
+
+// mute says what it may mean that a question has not been answered. The leaf's server keeps to what our user at the hub may do, without a word: a question
+// that is not allowed is not sent, and an answer that is not allowed does not come.
+func (u *Uplink) mute(asked time.Time) error {
+	u.unanswered.CompareAndSwap(nil, &asked)
+	if first := u.unanswered.Load(); first == nil || time.Since(*first) < muteAfter {
+		return errors.New("the hub does not answer when it is asked for its version")
+	}
+	return &refusal{
+		state: Refused, cause: fmt.Sprintf("the link is up, and the hub answers none of our questions: permission denied, the credentials there are of another leaf or too weak for leaf %s", u.opts.Leaf),
+		remedy: fmt.Sprintf("bring the file that `holdfast hub enrol %s` writes, or correct leaf.name; in a hub of your own give its user the rights of `holdfast hub users`", u.opts.Leaf),
+		retry:  refusedRetry,
+	}
 }
 
 // tooOld is the refusal of a hub, by the version that it greets with, or by its API level if that cannot be learned.

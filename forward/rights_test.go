@@ -139,6 +139,28 @@ func drain(sub *nats.Subscription) func(yield func(*nats.Msg) bool) {
 	}
 }
 
+// TestCredentialsOfAnotherLeaf: the hub lets a gateway in that has the user of another leaf, and nothing of ours through. The state says what is wrong, and
+// all is well with rights of its own.
+func TestCredentialsOfAnotherLeaf(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for longer than a link may be silent")
+	}
+	s := newSiteWith(t, func(config string) string {
+		return strings.NewReplacer(`user: "g1"`, `user: "g2"`, `user: "g2"`, `user: "g1"`).Replace(config)
+	}, "g1", "g2")
+	g := s.start("g1", t.TempDir())
+	g.linked()
+	g.append(1, "S")
+	p := g.reach("S", Refused, 2*patient)
+	if !strings.Contains(p.Cause, "permission denied") || !strings.Contains(p.Cause, "another leaf") || !strings.Contains(p.Remedy, "enrol g1") {
+		t.Errorf("progress = %+v, want cause and remedy", p)
+	}
+	if l := g.leaf.Link(); l.State != leaf.LinkUp {
+		t.Errorf("link is %v, want it up", l)
+	}
+}
+
 // TestOldHubIsRefused: a hub below the API level of nats-server 2.15 is sent nothing, and the state says what it is.
 func TestOldHubIsRefused(t *testing.T) {
 	leak.Check(t)

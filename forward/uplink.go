@@ -85,6 +85,8 @@ type Uplink struct {
 	nc *nats.Conn          // set by Run
 	js jetstream.JetStream // set by Run
 
+	unanswered atomic.Pointer[time.Time] // when the first question was asked that the hub has not answered on this link, nor any since
+
 	verified atomic.Bool // the hub's version has been found good on this link, or an earlier one
 }
 
@@ -234,6 +236,7 @@ func (u *Uplink) save() {
 func (u *Uplink) session(ctx context.Context, up leaf.Link, r *redialer) {
 	ctx, cancel := context.WithCancel(ctx)
 	u.shares.begin()
+	u.unanswered.Store(nil)
 	var wg sync.WaitGroup
 	for _, f := range u.feeds {
 		wg.Go(func() { f.session(ctx) })

@@ -33,6 +33,7 @@ type problem struct {
 	reason        Reason
 	refused       bool // somebody must act
 	vague         bool // an examination may tell more
+	lasting       bool // the hub says it once, and later only that it does not accept us
 	cause, remedy string
 }
 
@@ -41,6 +42,7 @@ type rule struct {
 	has     []string // all of them
 	reason  Reason
 	refused bool
+	lasting bool
 	cause   string // with {hub}, the hub's address, {name}, our name, and {date}, the date here
 	remedy  string
 }
@@ -64,11 +66,11 @@ var dialRules = []rule{
 
 // hubRules are for connections that were made and then failed.
 var hubRules = []rule{
-	{has: []string{"authorization violation"}, reason: ReasonCredentials, refused: true, cause: "{hub} does not accept our user, credentials or key", remedy: "give this leaf a user at the hub, or correct hub.credentials, hub.nkey or the user in hub.urls"},
-	{has: []string{"authentication failure"}, reason: ReasonCredentials, refused: true, cause: "{hub} does not accept our user, credentials or key", remedy: "give this leaf a user at the hub, or correct hub.credentials, hub.nkey or the user in hub.urls"},
-	{has: []string{"authentication expired"}, reason: ReasonCredentials, refused: true, cause: "our credentials have expired at {hub}", remedy: "issue new credentials"},
-	{has: []string{"credentials revoked"}, reason: ReasonCredentials, refused: true, cause: "our credentials were revoked at {hub}", remedy: "issue new credentials"},
-	{has: []string{"authentication revoked"}, reason: ReasonCredentials, refused: true, cause: "our credentials were revoked at {hub}", remedy: "issue new credentials"},
+	{has: []string{"authorization violation"}, reason: ReasonCredentials, refused: true, cause: "{hub} does not accept our user, credentials or key", remedy: "enrol this leaf at the hub (again, if it was revoked), or correct hub.credentials, hub.nkey or the user in hub.urls"},
+	{has: []string{"authentication failure"}, reason: ReasonCredentials, refused: true, cause: "{hub} does not accept our user, credentials or key", remedy: "enrol this leaf at the hub (again, if it was revoked), or correct hub.credentials, hub.nkey or the user in hub.urls"},
+	{has: []string{"authentication expired"}, reason: ReasonCredentials, refused: true, lasting: true, cause: "our credentials have expired at {hub}", remedy: "issue new ones at the hub, with holdfast hub enrol, and bring them here: they are taken up by themselves"},
+	{has: []string{"credentials revoked"}, reason: ReasonCredentials, refused: true, lasting: true, cause: "our credentials were revoked at {hub}", remedy: "issue new ones at the hub, with holdfast hub enrol, and bring them here: they are taken up by themselves"},
+	{has: []string{"authentication revoked"}, reason: ReasonCredentials, refused: true, lasting: true, cause: "our credentials were revoked at {hub}", remedy: "issue new ones at the hub, with holdfast hub enrol, and bring them here: they are taken up by themselves"},
 	{has: []string{"authentication timeout"}, reason: ReasonSilent, cause: "{hub} did not get our credentials in time", remedy: "raise the leafnodes authorization timeout of the hub"},
 	{has: []string{"credentials file"}, reason: ReasonLocal, refused: true, cause: "hub.credentials holds no user JWT and seed", remedy: "put the .creds file made for this leaf there"},
 	{has: []string{"malformed seed"}, reason: ReasonLocal, refused: true, cause: "hub.nkey holds no seed", remedy: "put the user's seed there, SU…"},
@@ -92,6 +94,8 @@ var hubRules = []rule{
 	{has: []string{"wrong port"}, reason: ReasonNoHub, refused: true, cause: "{hub} is not a leaf port", remedy: "use the port of the hub's leafnodes block, 7422 by default"},
 	{has: []string{"incorrect port"}, reason: ReasonNoHub, refused: true, cause: "{hub} is not a leaf port", remedy: "use the port of the hub's leafnodes block, 7422 by default"},
 	{has: []string{"attempted to connect to"}, reason: ReasonNoHub, refused: true, cause: "{hub} is not a leaf port", remedy: "use the port of the hub's leafnodes block, 7422 by default"},
+	{has: []string{"invalid websocket connection"}, reason: ReasonNoHub, refused: true, cause: "what answers by HTTP at {hub} is not a NATS server's websocket", remedy: "check the hub's address, and its path, behind a web server"},
+	{has: []string{saysHTTP}, reason: ReasonNoHub, refused: true, cause: "what answers at {hub} speaks HTTP and is not a NATS server", remedy: "use the port of the hub's leafnodes block, 7422 by default; a hub behind a web server is reached by ws:// or wss://"},
 	{has: []string{"parse error"}, reason: ReasonNoHub, refused: true, cause: "what answers at {hub} is not a NATS server", remedy: "check the hub's address"},
 	{has: []string{"unknown protocol"}, reason: ReasonNoHub, refused: true, cause: "what answers at {hub} is not a NATS server", remedy: "check the hub's address"},
 	{has: []string{"maximum connections"}, reason: ReasonHub, cause: "{hub} has no connections left", remedy: "raise max_connections of the hub"},
@@ -109,7 +113,7 @@ next:
 			}
 		}
 		fill := strings.NewReplacer("{hub}", host, "{name}", name, "{date}", now.UTC().Format("2006-01-02 15:04"))
-		return problem{reason: r.reason, refused: r.refused, cause: fill.Replace(r.cause), remedy: r.remedy}, true
+		return problem{reason: r.reason, refused: r.refused, lasting: r.lasting, cause: fill.Replace(r.cause), remedy: r.remedy}, true
 	}
 	return problem{}, false
 }
@@ -150,7 +154,7 @@ func closeProblem(host, why string, wasUp bool, lasted time.Duration) problem {
 	case lasted >= hubAuthTimeout && lasted < 2*hubAuthTimeout:
 		return problem{reason: ReasonSilent, vague: true, cause: fmt.Sprintf("%s hung up after %v: our greeting came too late for it, or it said nothing", host, lasted.Round(100*time.Millisecond)), remedy: "on a slow link raise the hub's limit: leafnodes { authorization { timeout: 30 } }"}
 	case lasted >= firstInfoTimeout:
-		return problem{reason: ReasonSilent, cause: fmt.Sprintf("%s accepted the connection and then said nothing", host), remedy: "check what listens at that address, and firewalls on the way"}
+		return problem{reason: ReasonSilent, vague: true, cause: fmt.Sprintf("%s accepted the connection and then said nothing", host), remedy: "check what listens at that address, and firewalls on the way"}
 	}
 	return problem{reason: ReasonLost, vague: true, cause: fmt.Sprintf("%s hung up while we greeted: %s", host, strings.ToLower(why)), remedy: "look into the hub's log"}
 }

@@ -3,6 +3,8 @@ package leaf
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +33,7 @@ func (r refusal) run(t *testing.T) {
 	s := startLeaf(t, Options{Hub: r.hub})
 	enable(t, s)
 	var l Link
-	poll.Until(t, patience, func() bool {
+	poll.Until(t, 3*patience, func() bool {
 		l = s.Link()
 		return l.State == r.state && l.Reason == r.reason && strings.Contains(l.Cause, r.cause)
 	}, "link %v for reason %q with a cause that says %q, it is %v", r.state, r.reason, r.cause, describe{s})
@@ -52,13 +54,30 @@ func TestCauseOfNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	for _, tc := range []refusal{
-		{name: "no such host", hub: Hub{URLs: []string{"nats-leaf://hub.invalid:7422"}}, state: LinkDown, reason: ReasonDNS, cause: "hub.invalid"},
-		{name: "port closed", hub: Hub{URLs: []string{fmt.Sprintf("nats-leaf://127.0.0.1:%d", ports[0])}}, state: LinkDown, reason: ReasonTCP, cause: "refuses connections"},
-		{name: "silent listener", hub: Hub{URLs: []string{"nats-leaf://" + silent.Addr().String()}}, state: LinkDown, reason: ReasonSilent, cause: "said nothing", slow: true},
-		{name: "credentials file missing", hub: Hub{URLs: []string{"nats-leaf://127.0.0.1:1"}, Credentials: "/nonexistent/x.creds"}, state: LinkRefused, reason: ReasonLocal, cause: "/nonexistent/x.creds"},
-	} {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	impatient := httptest.NewUnstartedServer(http.NotFoundHandler())
+	impatient.Config.ReadHeaderTimeout = 300 * time.Millisecond
+	impatient.Start()
+	defer impatient.Close()
+	t.Run("all", func(t *testing.T) { // and wait for them
+		causesOfNoConnection(t, []refusal{
+			{name: "web server", hub: Hub{URLs: []string{"nats-leaf://" + web.Listener.Addr().String()}}, state: LinkRefused, reason: ReasonNoHub, cause: "HTTP", slow: true},
+			{name: "web server that hangs up", hub: Hub{URLs: []string{"nats-leaf://" + impatient.Listener.Addr().String()}}, state: LinkRefused, reason: ReasonNoHub, cause: "HTTP"},
+			{name: "web server, websocket", hub: Hub{URLs: []string{"ws://" + web.Listener.Addr().String()}}, state: LinkRefused, reason: ReasonNoHub, cause: "HTTP"},
+			{name: "web server, TLS", hub: Hub{URLs: []string{"tls://" + web.Listener.Addr().String()}}, state: LinkRefused, reason: ReasonNoHub, cause: "HTTP", slow: true},
+			{name: "no such host", hub: Hub{URLs: []string{"nats-leaf://hub.invalid:7422"}}, state: LinkDown, reason: ReasonDNS, cause: "hub.invalid"},
+			{name: "port closed", hub: Hub{URLs: []string{fmt.Sprintf("nats-leaf://127.0.0.1:%d", ports[0])}}, state: LinkDown, reason: ReasonTCP, cause: "refuses connections"},
+			{name: "silent listener", hub: Hub{URLs: []string{"nats-leaf://" + silent.Addr().String()}}, state: LinkDown, reason: ReasonSilent, cause: "said nothing", slow: true},
+			{name: "credentials file missing", hub: Hub{URLs: []string{"nats-leaf://127.0.0.1:1"}, Credentials: "/nonexistent/x.creds"}, state: LinkRefused, reason: ReasonLocal, cause: "/nonexistent/x.creds"},
+		})
+	})
+}
+
+func causesOfNoConnection(t *testing.T, all []refusal) {
+	for _, tc := range all {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			if tc.reason == ReasonLocal {
 				s := startLeaf(t, Options{Hub: tc.hub})
 				if err := s.Enable(true); err == nil || !strings.Contains(err.Error(), tc.cause) {

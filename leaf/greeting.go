@@ -71,19 +71,22 @@ func (s *Server) greet(ctx context.Context) (net.Conn, Greeting, error) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, g, fmt.Errorf("ask the hub at %s for its version: it does not greet like a NATS server: %w", host, err)
+		return nil, g, fmt.Errorf("ask the hub at %s for its version: %w: %w", host, errNoGreeting, err)
 	}
 	return conn, g, conn.SetReadDeadline(time.Time{})
 }
 
 // examine finds out why a hub hangs up without a word, as far as a greeting and a TLS handshake show it.
 func (s *Server) examine(ctx context.Context) (problem, bool) {
+	host := s.link.current().Remote
 	conn, g, err := s.greet(ctx)
+	if errors.Is(err, errNoGreeting) && speaksHTTP(ctx, host) {
+		return hubProblem(host, s.options().Name, saysHTTP, time.Now())
+	}
 	if err != nil {
 		return problem{}, false
 	}
 	defer func() { _ = conn.Close() }() // after an examination nothing is left to report
-	host := s.link.current().Remote
 	remotes, err := s.remotes(true)
 	if err != nil {
 		return problem{}, false
@@ -114,6 +117,30 @@ func (s *Server) examine(ctx context.Context) (problem, bool) {
 		return problem{}, false
 	}
 	return hubProblem(host, s.options().Name, err.Error(), time.Now())
+}
+
+// errNoGreeting means that somebody takes connections, and greets in no way that we know.
+var errNoGreeting = errors.New("it does not greet like a NATS server")
+
+// saysHTTP stands for the answer of a web server among what hubs say.
+const saysHTTP = "http/"
+
+// speaksHTTP asks who does not greet as a web server would want it.
+func speaksHTTP(ctx context.Context, host string) bool {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", host)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }() // its answer is all that is wanted
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	answer := make([]byte, len(saysHTTP))
+	if _, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err == nil {
+		_, err = io.ReadFull(conn, answer)
+	}
+	return err == nil && strings.EqualFold(string(answer), saysHTTP)
 }
 
 // errNoTLS is what crypto/tls says of a peer that does not speak it.

@@ -29,6 +29,8 @@ type Options struct {
 	Key      string // what the streams' files are encrypted with; empty: they are not
 	Cipher   string // of that: aes or chacha
 	MaxStore int64  // bytes of file-backed streams in all; 0: no limit of the server's own
+	// Owner returns the name of the leaf for which a hub has made a file of credentials, empty when the file does not say; nil: files never say.
+	Owner func(file []byte) string
 }
 
 // Server is an embedded nats-server with JetStream, the accounts CAPTURE and APP, and a link to the hub that starts disabled.

@@ -78,6 +78,7 @@ type link struct {
 	created    time.Time       // when id was
 	examined   time.Time       // last examination of a hub that does not say why it hangs up
 	found      problem         // what that showed; stands in for vague problems
+	lasting    problem         // why the hub does not accept who we are; stands in for what it says of that later
 	duplicates int
 	duplicate  time.Time // last sign of another leaf of our name
 	tries      int       // attempts that ended, ever
@@ -105,7 +106,7 @@ func newLink(log *slog.Logger, name string, configured bool) *link {
 // Lines of the server's log that concern the link (nats-server 2.15.3, leafnode.go and client.go).
 var (
 	dialLine    = regexp.MustCompile(`^Error trying to connect as leafnode to remote server "([^"]*)" \(attempt \d+\): (.*)$`)
-	leafLine    = regexp.MustCompile(`^\S+ - lid:(\d+) - (.*)$`)
+	leafLine    = regexp.MustCompile(`^\S+ - lid(?:_ws)?:(\d+) - (.*)$`)
 	createdLine = regexp.MustCompile(`^Leafnode connection created for account: (\S+) \(([^)]*)\)`)
 	closedLine  = regexp.MustCompile(`^Leafnode connection closed: ([^-]*?)(?: - .*)?$`)
 	errorLine   = regexp.MustCompile(`^(?:Leafnode Error |TLS leafnode handshake error: |Error soliciting websocket connection: )(.*)$`)
@@ -159,6 +160,9 @@ func (l *link) hearConnection(level slog.Level, id uint64, text string) {
 			return
 		}
 		l.problem = closeProblem(l.state.Remote, m[1], l.up == id, l.now().Sub(l.created))
+		if l.problem.lasting {
+			l.lasting = l.problem
+		}
 		if l.problem.vague && l.found.reason != "" {
 			l.problem = l.found
 			l.problem.vague = true
@@ -175,6 +179,12 @@ func (l *link) hearConnection(level slog.Level, id uint64, text string) {
 	if !known && l.blamed == id {
 		return // an earlier line said more
 	}
+	switch {
+	case p.lasting:
+		l.lasting = p
+	case p.reason == ReasonCredentials && l.lasting.reason != "":
+		p = l.lasting
+	}
 	if p.reason == ReasonDuplicate {
 		l.duplicates++
 		l.duplicate = l.now()
@@ -188,13 +198,20 @@ func (l *link) enable(on bool) {
 	defer l.mu.Unlock()
 	if l.enabled != on {
 		l.enabled = on
-		l.problem, l.found = problem{}, problem{}
+		l.problem, l.found, l.lasting = problem{}, problem{}, problem{}
 		l.examined = time.Time{}
 		l.duplicates, l.duplicate = 0, time.Time{}
 		l.sign = l.now()
 	}
 	signal(l.heard)
 	l.fold(nil)
+}
+
+// renewed notes that the next attempt has other credentials.
+func (l *link) renewed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lasting = problem{}
 }
 
 // configure notes whether there is a hub at all.
@@ -283,7 +300,7 @@ func (l *link) fold(c *server.LeafInfo) {
 			next.Remote = net.JoinHostPort(c.IP, strconv.Itoa(c.Port))
 		}
 		l.up = c.ID
-		l.problem, l.found = problem{}, problem{}
+		l.problem, l.found, l.lasting = problem{}, problem{}, problem{}
 		if l.duplicates > 0 && l.now().Sub(l.duplicate) < duplicateMemory {
 			p := duplicateProblem(l.name)
 			next.Reason, next.Cause, next.Remedy = p.reason, p.cause, p.remedy

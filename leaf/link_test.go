@@ -284,6 +284,30 @@ func TestMissingFileIsTriedAgain(t *testing.T) {
 	poll.Until(t, patience, func() bool { return s.Link().Reason != ReasonLocal }, "the file is found")
 }
 
+// TestCredentialsOfAnotherLeaf: a file that says that it is of another leaf is not used, and the right one is, as soon as it is there.
+func TestCredentialsOfAnotherLeaf(t *testing.T) {
+	leak.Check(t)
+	kp := newKeyPair(t, nkeys.CreateUser)
+	seed, err := kp.kp.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := startHub(t, hub.Options{Users: "{ nkey: " + kp.public + " }"})
+	file := writeFile(t, append([]byte("# of leaf2\n"), seed...))
+	s := startLeaf(t, Options{Hub: Hub{URLs: h.LeafURLs(), NKey: file}, Owner: func(file []byte) string {
+		head, _, _ := strings.Cut(string(file), "\n")
+		return strings.TrimPrefix(head, "# of ")
+	}})
+	if err := s.Enable(true); err == nil || !strings.Contains(err.Error(), "leaf leaf2") {
+		t.Errorf("Enable with the file of another leaf = %v", err)
+	}
+	if l := waitReason(t, s, ReasonLocal, patience); l.State != LinkRefused || !strings.Contains(l.Cause, "made for leaf leaf2") || l.Remedy == "" {
+		t.Errorf("link = %+v", l)
+	}
+	overwrite(t, file, append([]byte("# of leaf1\n"), seed...))
+	waitState(t, s, LinkUp, patience)
+}
+
 func TestCredentialsInOperatorMode(t *testing.T) {
 	leak.Check(t)
 	operator, account, system := newKeyPair(t, nkeys.CreateOperator), newKeyPair(t, nkeys.CreateAccount), newKeyPair(t, nkeys.CreateAccount)

@@ -119,6 +119,9 @@ func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 	var all []*server.RemoteLeafOpts
 	if len(s.options().Hub.URLs) > 0 {
 		r, err := s.options().Hub.remote(on)
+		if err == nil {
+			err = s.options().Ours()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -145,6 +148,24 @@ func (s *Server) remotes(on bool) ([]*server.RemoteLeafOpts, error) {
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// Ours returns an error when the credentials for the hub say that they are of another leaf: the hub would let us in, and nothing of ours through. It
+// returns one, too, when their file cannot be read.
+func (o Options) Ours() error {
+	for _, path := range []string{o.Hub.Credentials, o.Hub.NKey} {
+		if path == "" || o.Owner == nil {
+			continue
+		}
+		file, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("credentials for the hub: %w", err)
+		}
+		if owner := o.Owner(file); owner != "" && owner != o.Name {
+			return fmt.Errorf("credentials for the hub: %s was made for leaf %s, and this leaf is %s: bring the file that `holdfast hub enrol %[3]s` writes", path, owner, o.Name)
+		}
+	}
+	return nil
 }
 
 // remote returns a link, switched on or off, without account and rules.

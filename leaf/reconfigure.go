@@ -45,7 +45,9 @@ func (s *Server) Reconfigure(o Options) error {
 		next.Apps.MaxFile = old.Apps.MaxFile
 	}
 	files := next.Apps.TLS.Cert != "" || next.Hub.NKey != "" || next.Hub.TLS.set() || next.Apps.Hub.NKey != "" || next.Apps.Hub.TLS.set()
-	if !files && reflect.DeepEqual(old, next) { // what is in files may have changed
+	was, is := old, next
+	was.Owner, is.Owner = nil, nil            // functions cannot be compared, and this one stays
+	if !files && reflect.DeepEqual(was, is) { // what is in files may have changed
 		return nil
 	}
 	s.opts.Store(&next)

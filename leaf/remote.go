@@ -143,8 +143,12 @@ func (s *Server) reloadWith(on bool) error {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	changed := s.files != files
 	s.files = files
+	s.mu.Unlock()
+	if changed {
+		s.link.renewed()
+	}
 	return nil
 }
 

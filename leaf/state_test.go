@@ -85,6 +85,34 @@ func TestRefusalStaysThroughRetries(t *testing.T) {
 	}
 }
 
+// TestRevokedStaysTheCause: a hub says once that it has revoked our credentials, and then that it does not know us, through outages, too. New
+// credentials and a link that is up end that.
+func TestRevokedStaysTheCause(t *testing.T) {
+	s := newScripted(t)
+	s.enable(true)
+	want := func(part string) {
+		t.Helper()
+		if l := s.current(); !strings.Contains(l.Cause, part) {
+			t.Errorf("cause is %q, want %q in it", l.Cause, part)
+		}
+	}
+	s.say(created1)
+	s.settle([]*server.LeafInfo{{ID: 1}})
+	s.say(strings.Replace(refused1, "Authorization Violation", "User Authentication Revoked", 1), closed1)
+	want("revoked")
+	refused2 := strings.ReplaceAll(refused1, "lid:1", "lid:2")
+	s.say(created2, refused2)
+	want("revoked")
+	s.say(dialled)
+	want("not found")
+	s.say(created2, refused2)
+	s.want(LinkRefused, ReasonCredentials)
+	want("revoked")
+	s.renewed()
+	s.say(created2, refused2)
+	want("does not accept our user")
+}
+
 func TestClosedConnectionIsNotUpThoughListed(t *testing.T) {
 	s := newScripted(t)
 	s.enable(true)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-edge/holdfast/configs"
+	fleet "github.com/holdfast-edge/holdfast/forward/hub"
 	"github.com/holdfast-edge/holdfast/ingest/mqttserver"
 	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
@@ -41,7 +42,7 @@ func (l *lateConn) wait(ctx context.Context) (*nats.Conn, error) {
 }
 
 func leafOptions(cfg configs.Config, store *storage.Store, log *slog.Logger) leaf.Options {
-	o := leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Apps: cfg.Apps, Log: log}
+	o := leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Apps: cfg.Apps, Log: log, Owner: fleet.Owner}
 	o.Key, o.Cipher = store.ServerKey()
 	if o.Apps.MaxFile = cfg.AppsRoom(); o.Apps.MaxFile < cfg.Apps.MaxFile {
 		log.Warn("the streams leave less of storage.budget than apps.max_file", "bytes", o.Apps.MaxFile)

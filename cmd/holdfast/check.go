@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/holdfast-edge/holdfast/configs"
+	fleet "github.com/holdfast-edge/holdfast/forward/hub"
+	"github.com/holdfast-edge/holdfast/leaf"
 	"github.com/holdfast-edge/holdfast/storage"
 )
 
@@ -44,6 +48,11 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 			if short := cfg.Storage.Short(has, cfg.StorageStreams()...); short != nil {
 				fmt.Fprintf(std.err, "warning: %s: %v: lower storage.budget or max_bytes, or make room\n", cfg.Leaf.Data, short)
 			}
+		}
+		owned := leaf.Options{Config: cfg.Leaf, Hub: cfg.Hub, Owner: fleet.Owner}.Ours()
+		var file *os.PathError
+		if owned != nil && !errors.As(owned, &file) { // a file of systemd's is not there yet
+			fmt.Fprintf(std.err, "warning: %v; until then the link is refused, and capture goes on\n", owned)
 		}
 		_, err = fmt.Fprintf(std.out, "%s: leaf %s, streams: %d, sources: %d, no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
 		for _, hint := range portHints(cfg) {

@@ -119,6 +119,13 @@ func TestHubInTenMinutes(t *testing.T) {
 				t.Fatal(err)
 			}
 			must(t, "check", config)
+			other := filepath.Join(dir, "other.yaml")
+			if err := os.WriteFile(other, []byte(strings.Replace(head, "name: pump-07", "name: pump-08", 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, _, log := cli("check", other); code != exitDone || !strings.Contains(log, creds+" was made for leaf pump-07, and this leaf is pump-08") {
+				t.Errorf("check with the credentials of another leaf = %d: %s", code, log)
+			}
 			d := startDaemon(t, "", config, store)
 			s := &site{t: t, dir: dir, gps: gps, daemon: d}
 			var log device.Sentences

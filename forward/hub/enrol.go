@@ -74,6 +74,15 @@ func ParseEnrolment(data []byte) (e Enrolment, hasCA bool, err error) {
 	return e, hasCA, nil
 }
 
+// Owner returns the leaf for which a file of credentials was made, empty when it is not the file of an enrolment.
+func Owner(file []byte) string {
+	e, _, err := ParseEnrolment(file)
+	if err != nil {
+		return ""
+	}
+	return e.Leaf
+}
+
 // Register says which key belongs to which leaf. It holds no secret.
 type Register struct {
 	Leaves  map[string]Enrolled `json:"leaves"`
