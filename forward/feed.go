@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type feed struct {
 	mirror    bool
 	weight    float64 // of its lane
 	filter    string  // of our records
+	system    string  // what subjects of the store's own records begin with
 	consumer  string  // name by which the hub asks for a consumer; the consumers themselves have longer ones
 	deliver   string
 	wishes    chan wish   // buffered 1, never closed: the newest one is kept
@@ -40,6 +42,7 @@ type feed struct {
 	known    bool // progress.Proven is known
 	observed time.Time
 	oldestOf storage.Position // what progress.Oldest was read for
+	sought   time.Time        // when
 	meter    meter
 }
 
@@ -56,7 +59,7 @@ const patience = 4500 * time.Millisecond
 func newFeed(u *Uplink, name string, cfg Config) *feed {
 	f := &feed{
 		up: u, name: name, hubStream: cfg.HubStream, mirror: cfg.Mode == ModeMirror, weight: cfg.weight(),
-		filter: hub.Filter(u.opts.Leaf, name), consumer: hub.Consumer(u.opts.Leaf, name), deliver: hub.DeliverSubject(u.opts.Leaf, name),
+		filter: hub.Filter(u.opts.Leaf, name), system: storage.DataSubject(u.opts.Leaf, name, "_"), consumer: hub.Consumer(u.opts.Leaf, name), deliver: hub.DeliverSubject(u.opts.Leaf, name),
 		wishes: make(chan wish, 1),
 	}
 	if f.hubStream == "" && f.mirror {
@@ -276,7 +279,7 @@ func (f *feed) show(ctx context.Context, waiting, pending, sent uint64) {
 	f.progress.Waiting, f.progress.Pending, f.progress.Sent = waiting, min(pending, waiting), min(sent, pending, waiting)
 	f.progress.ETA = eta(waiting, f.progress.Rate)
 	proven := f.progress.Proven
-	known := f.oldestOf == proven && !f.progress.Oldest.IsZero()
+	known := f.oldestOf == proven && !f.progress.Oldest.IsZero() && time.Since(f.sought) < oldestEvery
 	if waiting == 0 {
 		f.progress.Oldest = time.Time{}
 		known = true
@@ -285,19 +288,40 @@ func (f *feed) show(ctx context.Context, waiting, pending, sent uint64) {
 	if known {
 		return
 	}
-	m, err := f.next(ctx, proven+1)
-	if err != nil || m == nil {
+	oldest, err := f.oldest(ctx, proven+1)
+	if err != nil {
 		return
-	}
-	oldest := m.Time
-	if s, err := storage.ParseStamp(m.Header.Get(storage.HeaderTime)); err == nil {
-		oldest = s.Wall
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.progress.Proven == proven && f.progress.Waiting > 0 {
-		f.progress.Oldest, f.oldestOf = oldest, proven
+		f.progress.Oldest, f.oldestOf, f.sought = oldest, proven, time.Now()
 	}
+}
+
+const (
+	oldestEvery = 10 * time.Second // between looks at the oldest record while the hub's position stays: a limit may have removed it
+	oldestTries = 256              // records of the store's own that are passed over to find one that was captured
+)
+
+// oldest returns when the first captured record at or above a position was captured, by the clock of then; zero if there is none, or none near. Epoch, clock
+// and gap records are none.
+func (f *feed) oldest(ctx context.Context, from storage.Position) (time.Time, error) {
+	for range oldestTries {
+		m, err := f.next(ctx, from)
+		if err != nil || m == nil {
+			return time.Time{}, err
+		}
+		if strings.HasPrefix(m.Subject, f.system) {
+			from = storage.Position(m.Sequence) + 1
+			continue
+		}
+		if s, err := storage.ParseStamp(m.Header.Get(storage.HeaderTime)); err == nil {
+			return s.Wall, nil
+		}
+		return m.Time, nil
+	}
+	return time.Time{}, nil
 }
 
 // next returns the first of our records at or above a position, nil if there is none.

@@ -52,7 +52,7 @@ type Progress struct {
 	Waiting   uint64           // records that the hub has not proven to hold
 	Pending   uint64           // of those, the records that no quorum of the hub has acknowledged; the others only await the proof that is read now and then
 	Sent      uint64           // of those, the records that are on the way to the hub; it acknowledges them in bulk, at the latest when the stream falls silent for a second
-	Oldest    time.Time        // when the oldest of them was captured, by the clock of then; zero: none waits, or unknown
+	Oldest    time.Time        // when the oldest captured one of them was, by the clock of then; zero: none waits, or unknown
 	Rate      float64          // records per second that the hub takes, over the last 10 s or so
 	ETA       time.Duration    // until nothing waits at this Rate; 0: nothing waits, or unknown
 }

@@ -138,3 +138,21 @@ func TestStopProvesOnceMore(t *testing.T) {
 		t.Errorf("after an orderly stop %d, %v is proven, want %d", proven, ok, last)
 	}
 }
+
+// TestOldestIsOfWhatWasCaptured: the epoch record that waits with the others is older than they are, and does not count.
+func TestOldestIsOfWhatWasCaptured(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.wire.Cut()
+	g := s.start("g1", t.TempDir())
+	poll.Until(t, patient, func() bool { return g.progress("S").Waiting > 0 }, "the epoch record waits: %+v", describe{g, "S"})
+	if p := g.progress("S"); !p.Oldest.IsZero() {
+		t.Errorf("oldest is %v with nothing captured", p.Oldest)
+	}
+	before := time.Now()
+	g.append(5, "S")
+	poll.Until(t, patient, func() bool { return !g.progress("S").Oldest.IsZero() }, "an age of what waits: %+v", describe{g, "S"})
+	if p := g.progress("S"); p.Oldest.Before(before) {
+		t.Errorf("oldest is %v, and the first was captured after %v", p.Oldest, before)
+	}
+}

@@ -121,11 +121,14 @@ func fullRemedy(mode string) string {
 	return "raise max_bytes or the budget, set when_full: drop-oldest, or bring the link up"
 }
 
-// limitReason is the one for which records are dropped as configured. All others are losses that nobody chose.
+// limitReason is the one for which records are dropped as configured. Those without a name here are losses that nobody chose.
 const limitReason = "drop-oldest"
 
 // expiredReason is the one for which records are dropped because they are too old, as configured.
 const expiredReason = "expired"
+
+// notKeptReason is the one for records that the hub lost and the gateway did not keep any more.
+const notKeptReason = "not-kept"
 
 func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 	if n := dropped[limitReason]; n > 0 {
@@ -138,10 +141,15 @@ func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 			"raise max_age or ttl if this is not what you want")
 		v.Lost += n
 	}
+	if n := dropped[notKeptReason]; n > 0 {
+		v.add(Problem, where, records(n)+" that the hub had are there no more, and not here either; a gap record marks each range",
+			"find out why the hub lost them: it was restored to an earlier state, or its stream was made anew or purged; a longer keep_forwarded lets this gateway send more of them again")
+		v.Lost += n
+	}
 	var lost uint64
 	others := map[string]uint64{}
 	for reason, n := range dropped {
-		if reason != limitReason && reason != expiredReason && n > 0 {
+		if reason != limitReason && reason != expiredReason && reason != notKeptReason && n > 0 {
 			lost += n
 			others[reason] = n
 		}

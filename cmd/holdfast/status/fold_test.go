@@ -60,6 +60,7 @@ func TestFold(t *testing.T) {
 		{"rejects that were acknowledged", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"payload too large": 2} }, true, "", "warning source gps 2 records refused: payload too large"},
 		{"a message on a topic of others", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"not allowed": 1} }, true, "", "warning source gps 1 record refused: not allowed"},
 		{"noise on a line", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"bad checksum": 2} }, true, "", ""},
+		{"lost at the hub", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"not-kept": 3} }, true, "", "problem stream SENSORS 3 records that the hub had are there no more"},
 		{"same name twice", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause = "same name twice", "another store"
 		}, true, "", "problem stream SENSORS same name twice: another store"},
