@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
 func planOf(t *testing.T, spec Spec) Plan {
@@ -89,6 +91,45 @@ func TestApplyRefusesWhatWouldDelete(t *testing.T) {
 	}
 	if _, err := New(Spec{Leaves: []Leaf{leaf}, Streams: []HubStream{{Name: "a_M", MaxAge: time.Hour}}}); err == nil || !strings.Contains(err.Error(), "late backlog") {
 		t.Errorf("max_age of a mirror in the fleet file = %v, want it refused", err)
+	}
+}
+
+// TestFullMirrorsDoNotRefuse: a replicated mirror takes no notice of its limits when it is to refuse what is beyond them, so that a plan does not ask for it.
+func TestFullMirrorsDoNotRefuse(t *testing.T) {
+	t.Parallel()
+	js, ctx := startHub(t)
+	const limit, sent = 10, 40
+	for _, cfg := range []jetstream.StreamConfig{
+		{Name: "ORIGIN", Subjects: []string{"x"}, Replicas: 3},
+		{Name: "a_M", Replicas: 3, MaxMsgs: limit, Discard: jetstream.DiscardNew, Mirror: &jetstream.StreamSource{Name: "ORIGIN"}},
+	} {
+		if _, err := js.CreateStream(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range sent {
+		if _, err := js.Publish(ctx, "x", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var n uint64
+	if !poll.Wait(ctx, time.Minute, func() bool {
+		s, err := js.Stream(ctx, "a_M")
+		if err == nil {
+			n = s.CachedInfo().State.Msgs
+		}
+		return n == sent
+	}) {
+		t.Errorf("a mirror of %d messages at most has %d of %d: the server honours it now, and a plan may ask for it", limit, n, sent)
+	}
+	leaf := Leaf{Name: "a", Streams: []Stream{{Name: "M", Mode: Mirror}}}
+	if _, err := New(Spec{Leaves: []Leaf{leaf}, Streams: []HubStream{{Name: "a_M", Full: Refuse}}}); err == nil || !strings.Contains(err.Error(), `"a_M": when_full: refuse is without effect in a mirror`) {
+		t.Errorf("when_full: refuse of a mirror = %v, want it refused by name", err)
+	}
+	origin := &jetstream.StreamSource{External: &jetstream.ExternalStream{}}
+	m := merger{have: &jetstream.StreamConfig{Mirror: origin, MaxMsgs: limit, Discard: jetstream.DiscardNew}, want: jetstream.StreamConfig{Mirror: origin}}
+	if err := m.merge(); err != nil || !strings.Contains(strings.Join(m.warnings, ""), "grows beyond its limits") {
+		t.Errorf("merge of such a mirror = %v with warnings %q", err, m.warnings)
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 // Errors of the server that say that it cannot answer now (nats-server 2.15, errors.json).
 const (
 	codeUnavailable     = 10008
+	codeNotEnabled      = 10039 // of an account; said by a server of operator mode that has just been started, too
 	codeStreamOffline   = 10118
 	codeConsumerOffline = 10119
 )
@@ -35,7 +36,8 @@ func look[T any](ctx context.Context, question func(context.Context) (T, error))
 		err = orAway(ctx, err)
 		var api *jetstream.APIError
 		sure := errors.As(err, &api) && api.ErrorCode != codeUnavailable // all of its servers are known to be down
-		again := errors.Is(err, ErrAway) && !sure && try < lookTries
+		young := errors.As(err, &api) && api.ErrorCode == codeNotEnabled // or so for good, which a few seconds show
+		again := (errors.Is(err, ErrAway) && !sure || young) && try < lookTries
 		if again {
 			<-short.Done() // what was refused at once is asked again a little later
 		}

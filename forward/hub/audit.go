@@ -34,6 +34,7 @@ type auditStream struct {
 	truncated bool // the hub keeps a window: what is missing at the beginning is not lost on the way
 	sources   map[sourceKey]*auditSource
 	epochs    map[storage.StoreID]uint64        // newest epoch whose record has come
+	began     map[storage.StoreID]uint64        // epoch of the first record of all
 	system    map[sourceKey]map[uint64]struct{} // numbers of epoch and gap records, by epoch<<32|seq
 	gaps      []auditGap
 	foreign   uint64
@@ -78,7 +79,7 @@ func (a *Audit) stream(leaf, stream string) *auditStream {
 	key := streamKey{leaf, stream}
 	s := a.streams[key]
 	if s == nil {
-		s = &auditStream{sources: map[sourceKey]*auditSource{}, epochs: map[storage.StoreID]uint64{}, system: map[sourceKey]map[uint64]struct{}{}}
+		s = &auditStream{sources: map[sourceKey]*auditSource{}, epochs: map[storage.StoreID]uint64{}, began: map[storage.StoreID]uint64{}, system: map[sourceKey]map[uint64]struct{}{}}
 		a.streams[key] = s
 	}
 	return s
@@ -93,6 +94,9 @@ func (a *Audit) Foreign(leaf, stream string) { a.stream(leaf, stream).foreign++ 
 // Add takes the next record, in the order of the hub stream. An error means that an epoch or gap record cannot be read.
 func (a *Audit) Add(r Seen) error {
 	s := a.stream(r.ID.Leaf, r.Stream)
+	if _, there := s.began[r.ID.Store]; !there {
+		s.began[r.ID.Store] = r.ID.Epoch
+	}
 	key := sourceKey{r.ID.Store, r.ID.Source}
 	if r.ID.Source != storage.EpochSource && r.ID.Source != storage.GapSource {
 		s.source(key).add(r, s)
@@ -156,14 +160,14 @@ func (src *auditSource) add(r Seen, s *auditStream) {
 }
 
 // miss notes that the numbers above the highest of an epoch, up to last, have not come. Where the hub keeps a window they may have fallen out of it, but not
-// when the record that the epoch began with is still there: all others of the epoch came behind it.
+// when the record that the epoch began with is still there, or one of an epoch before: all others of the epoch came behind it.
 func (src *auditSource) miss(s *auditStream, store storage.StoreID, epoch, last uint64, before storage.Position) {
 	first := src.ends[epoch] + 1
 	if last < first {
 		return
 	}
 	h := hole{epoch: epoch, first: first, last: last, after: src.at, before: before}
-	if s.truncated && src.at == 0 && s.epochs[store] != epoch {
+	if s.truncated && src.at == 0 && s.epochs[store] != epoch && s.began[store] >= epoch {
 		src.expired += h.size()
 	} else {
 		src.holes = append(src.holes, h)

@@ -43,15 +43,16 @@ func (a *Audit) Read(ctx context.Context, js jetstream.JetStream, stream, leaf s
 
 // reader reads one hub stream.
 type reader struct {
-	audit  *Audit
-	stream jetstream.Stream
-	cfg    jetstream.StreamConfig
-	first  uint64
-	marked map[streamKey]bool // told of truncation
+	audit   *Audit
+	stream  jetstream.Stream
+	cfg     jetstream.StreamConfig
+	first   uint64
+	created time.Time          // the stream, by the hub: nothing of ours in it came before
+	marked  map[streamKey]bool // told of truncation
 }
 
 func newReader(a *Audit, s jetstream.Stream) *reader {
-	return &reader{audit: a, stream: s, cfg: s.CachedInfo().Config, first: s.CachedInfo().State.FirstSeq, marked: map[streamKey]bool{}}
+	return &reader{audit: a, stream: s, cfg: s.CachedInfo().Config, first: s.CachedInfo().State.FirstSeq, created: s.CachedInfo().Created, marked: map[streamKey]bool{}}
 }
 
 func (r *reader) run(ctx context.Context, filter string, progress func(uint64)) (uint64, error) {
@@ -103,7 +104,7 @@ func (r *reader) take(ctx context.Context, m jetstream.Msg) error {
 	key := streamKey{tokens[1], tokens[2]}
 	if !r.marked[key] {
 		r.marked[key] = true
-		if r.truncated() {
+		if r.truncated(time.Now()) {
 			r.audit.Truncated(key.leaf, key.stream)
 		}
 	}
@@ -129,10 +130,14 @@ func (r *reader) take(ctx context.Context, m jetstream.Msg) error {
 	return r.audit.Add(seen)
 }
 
-// truncated says that records may be gone from the beginning of the hub stream.
-func (r *reader) truncated() bool {
-	limited := r.cfg.MaxAge > 0 || r.cfg.MaxBytes > 0 || r.cfg.MaxMsgs > 0 || r.cfg.MaxMsgsPerSubject > 0
-	return limited && (r.first > 1 || r.cfg.Mirror != nil) || r.cfg.Mirror == nil && r.first > 1
+// truncated says that the hub's limits may have taken records from the beginning of the hub stream. What somebody else took there is missing.
+func (r *reader) truncated(now time.Time) bool {
+	if r.cfg.Mirror == nil && r.first <= 1 {
+		return false
+	}
+	aged := r.cfg.MaxAge > 0 && (r.cfg.Mirror != nil || now.Sub(r.created) >= r.cfg.MaxAge) // a mirror's records have the time at which the leaf took them
+	full := r.cfg.Discard == jetstream.DiscardOld && (r.cfg.MaxBytes > 0 || r.cfg.MaxMsgs > 0)
+	return aged || full || r.cfg.MaxMsgsPerSubject > 0
 }
 
 // position returns the sequence that a record has in the leaf's stream.

@@ -103,6 +103,7 @@ func TestAudit(t *testing.T) {
 		{"the beginning expired at the hub", "@50 s1.30 s1.31 E2:s1.31,r1.9 s2.1", true, "r contiguous expired 9, s contiguous expired 29"},
 		{"the first of a new leaf lost, at a hub that keeps a window", "E1: s1.5 E2:s1.5,r1.3 s2.1", true, "r missing 3, s missing 4"},
 		{"the first of a new source lost, at a hub that keeps a window", "@50 s1.30 E2:s1.30 s2.1 r2.4", true, "r missing 3, s contiguous expired 29"},
+		{"the first of an epoch lost behind one that is there, at a hub that keeps a window", "@50 r1.9 s2.3 r2.4", true, "r missing 3 unclear 1 expired 8, s missing 2"},
 		{"lost behind what expired", "@50 s1.30 s1.32", true, "s missing 1 expired 29"},
 		{"another store begins anew", "E1: s1.1 s1.2 /new @1000 E1: s1.1 s1.2", false, "s contiguous, s contiguous"},
 		{"somebody else's message", "E1: s1.1 !", false, " foreign, s contiguous"},

@@ -48,6 +48,9 @@ func (m *merger) merge() error {
 		m.warnings = append(m.warnings, fmt.Sprintf("this mirror has a max_age of %v, counted from the arrival at the leaf: what arrives here later than that is deleted on arrival; use max_bytes",
 			have.MaxAge))
 	}
+	if limited := have.MaxBytes > 0 || have.MaxMsgs > 0; have.Mirror != nil && limited && have.Discard == jetstream.DiscardNew {
+		m.warnings = append(m.warnings, "this mirror is to refuse what has no room, which is without effect: it grows beyond its limits (nats-server 2.15); let it drop its oldest, or take its limits away")
+	}
 	return m.limits()
 }
 

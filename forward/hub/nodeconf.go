@@ -119,7 +119,7 @@ leaf_urls: %s # where leaves connect
 leaf_streams:
   - {name: SENSORS}
 
-# leaves:
+# Take the [] away and add your leaves, each with a name of its own, as:
 #   - name: pump-07
 #   - {name: pump-08, commands: true, streams: [{name: SENSORS}, {name: EVENTS, mode: mirror}]}
 leaves: []

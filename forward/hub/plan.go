@@ -177,6 +177,9 @@ func check(spec Spec) error {
 			if set := spec.settings(s.HubStream); s.Mode == Mirror && set.MaxAge > 0 {
 				fault("hub stream %q: max_age of a mirror counts from the arrival at the leaf, so that it deletes late backlog on arrival; use max_bytes", s.HubStream)
 			}
+			if set := spec.settings(s.HubStream); s.Mode == Mirror && set.Full == Refuse {
+				fault("hub stream %q: when_full: refuse is without effect in a mirror, which grows beyond its limits then (nats-server 2.15); use drop-oldest, or mode source", s.HubStream)
+			}
 			if n := shards[s.HubStream]; n > 1 {
 				fault("leaf %q stream %q: hub stream %s has %d shards; enrol the leaf, or name one of them, such as %s", l.Name, s.Name, s.HubStream, n, Shard(s.HubStream, 1))
 			}
