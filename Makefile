@@ -93,9 +93,11 @@ fuzz: ## every fuzz target for FUZZ_TIME each
 powercut: test-deps ## CUTS power cuts with a hub attached; LONG=30m adds lives of minutes
 	$(GO) test -count=1 -parallel 4 -timeout 4h -v $(MAIN)/powercut -cuts $(CUTS) -long $(LONG) -patience 3m
 
-image-test: test-deps image ## start the image: virtual arm64 board, Raspberry Pi 3 and PC; MACHINE_CUTS power cuts of a whole machine (root)
+image-test: test-deps image ## start the image: virtual arm64 board, Raspberry Pi 3 and PC; MACHINE_CUTS power cuts of a whole machine and of the image; the package on Debian bookworm (root)
 	ARCH=amd64 scripts/image
-	$(GO) test -count=1 -timeout 12h -v ./image -board virt -cuts $(MACHINE_CUTS)
+	$(GO) test -count=1 -timeout 2h -v ./image -run TestPackage -suite bookworm
+	$(GO) test -count=1 -timeout 12h -v ./image -board virt -run TestImage -skip PowerCuts
+	$(GO) test -count=1 -timeout 24h -v ./image -board amd64 -run PowerCuts -cuts $(MACHINE_CUTS) -imagecuts $(MACHINE_CUTS)
 
 clean: ## remove what make made
 	rm -rf bin dist bench.md

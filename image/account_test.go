@@ -17,6 +17,7 @@ func (g *gateway) read(stream, source string, last int) (account, error) {
 	if err != nil {
 		return account{}, err
 	}
+	defer js.Conn().Close()
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
 	defer cancel()
 	s, err := js.Stream(ctx, stream)

@@ -106,10 +106,10 @@ func (c *card) on() *board {
 	began := time.Now()
 	b := c.start()
 	var state string
-	if !poll.Wait(c.t.Context(), boardPatience, func() bool {
-		state, _ = b.Run(c.t.Context(), time.Minute, "systemctl is-system-running")
-		return state == "running" || state == "degraded" || b.Ended()
-	}) || b.Ended() {
+	if !b.wait(func() bool {
+		state, _ = b.Run(c.t.Context(), boardPatience, "systemctl is-system-running --wait")
+		return state == "running" || state == "degraded"
+	}) {
 		c.t.Fatalf("the board has not settled (%s):\n%s", state, b.Tail())
 	}
 	b.state = state
@@ -154,14 +154,25 @@ func (b *board) run(script string) string {
 	return out
 }
 
+// wait waits until cond holds, with a second between two looks: each is work for the board. It returns false when that takes too long, or the board is off.
+func (b *board) wait(cond func() bool) bool {
+	for end := time.Now().Add(boardPatience); time.Now().Before(end) && !b.Ended() && b.t.Context().Err() == nil; {
+		if cond() {
+			return true
+		}
+		poll.Wait(b.t.Context(), time.Second, b.Ended)
+	}
+	return false
+}
+
 // until waits for a script to print want.
 func (b *board) until(script, want string) {
 	b.t.Helper()
 	var got string
-	if !poll.Wait(b.t.Context(), boardPatience, func() bool {
+	if !b.wait(func() bool {
 		got, _ = b.Run(b.t.Context(), time.Minute, script)
-		return strings.Contains(got, want) || b.Ended()
-	}) || !strings.Contains(got, want) {
+		return strings.Contains(got, want)
+	}) {
 		b.t.Fatalf("%s says %q, want %q in it\nconsole:\n%s", script, got, want, b.Tail())
 	}
 }
@@ -203,7 +214,7 @@ func (b *board) talkUntil(from int, cond func() bool, what string) (last int) {
 		last, err = talk(line, from, stop)
 		done <- err
 	}()
-	ok := poll.Wait(b.t.Context(), boardPatience, cond)
+	ok := b.wait(cond)
 	close(stop)
 	if err := <-done; err != nil && !errors.Is(err, os.ErrClosed) {
 		b.t.Errorf("talk to the adapter: %v", err)

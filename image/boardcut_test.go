@@ -88,7 +88,9 @@ func (g *gateway) plug(b *board) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.shown = func() string { return b.run("journalctl -b -u holdfast --no-pager -o cat | grep source=plant") }
+	g.shown = func() string {
+		return b.run("sleep 1; journalctl -b -u holdfast --no-pager -o cat | grep source=plant || true")
+	}
 	g.mu.Lock()
 	g.line = line
 	g.mu.Unlock()

@@ -280,9 +280,10 @@ func (g *gateway) final() (plant, meter account) {
 		plant, err = g.read(mirrorName, "plant", g.acked)
 		return err == nil && plant.missing == 0
 	})
-	if err == nil {
+	poll.Wait(g.t.Context(), finishPatience, func() bool { // a busy hub
 		meter, err = g.read("SENSORS", "meter", 0)
-	}
+		return err == nil
+	})
 	if err != nil {
 		g.t.Fatalf("read the hub: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -158,6 +159,8 @@ func command(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
+var suite = flag.String("suite", machine.Suite, "Debian release that TestPackage lives on")
+
 // TestPackage builds the package twice, which gives the same bytes, looks at it, and takes a gateway through its life with it.
 func TestPackage(t *testing.T) {
 	if testing.Short() {
@@ -168,7 +171,7 @@ func TestPackage(t *testing.T) {
 	var root string
 	var making sync.WaitGroup // waits for a mirror, while this machine compiles
 	if away == nil {
-		making.Go(func() { root, away = machine.MakeRoot(t.Context(), dir) })
+		making.Go(func() { root, away = machine.MakeRoot(t.Context(), *suite, dir) })
 	}
 	defer making.Wait()
 	for _, err := range []error{os.Link(program(t), filepath.Join(dist, linuxBinary)), compile(filepath.Join(again, linuxBinary))} {

@@ -52,16 +52,23 @@ func (g gatewayRoot) read(name string) string {
 	return string(b)
 }
 
-// provision runs the script.
+// provision runs the script, and then the one that sets the machine up; the error is of the first that failed.
 func (g gatewayRoot) provision() (string, error) {
-	script, err := filepath.Abs("pi/root/usr/lib/holdfast/provision")
-	if err != nil {
-		g.t.Fatal(err)
+	out, failed := "", error(nil)
+	for _, name := range []string{"provision", "apply"} {
+		script, err := filepath.Abs("pi/root/usr/lib/holdfast/" + name)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		cmd := exec.Command("bash", script)
+		cmd.Env = append(os.Environ(), "HOLDFAST_ROOT="+g.root, "PATH="+filepath.Dir(program(g.t))+":"+os.Getenv("PATH"))
+		said, err := cmd.CombinedOutput()
+		out += string(said)
+		if failed == nil {
+			failed = err
+		}
 	}
-	cmd := exec.Command("bash", script)
-	cmd.Env = append(os.Environ(), "HOLDFAST_ROOT="+g.root, "PATH="+filepath.Dir(program(g.t))+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return out, failed
 }
 
 const ownConfig = `leaf: {name: pump-07, data: /var/lib/holdfast}

@@ -183,7 +183,7 @@ func TestUnitFor252(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[Service]\n", "\nType=notify\n", "\nExecReload=/bin/kill -HUP $MAINPID\n"} {
+	for _, want := range []string{"[Service]\n", "\nType=notify\n", "\nExecReload=/bin/sh -c 'kill -HUP $MAINPID'\n"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("systemd-252.conf lacks %q:\n%s", want, b)
 		}

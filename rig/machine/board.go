@@ -94,12 +94,12 @@ func (o BoardOptions) arguments() (program string, args []string) {
 	switch o.Kind {
 	case PC:
 		program, console, shell = "qemu-system-x86_64", "ttyS0", "ttyS1"
-		args = append(args, "-machine", "q35,accel=tcg", "-cpu", "qemu64", "-m", "512")
+		args = append(args, "-machine", "q35,accel=tcg", "-cpu", "qemu64", "-smp", "2", "-m", "512")
 		args = append(args, "-serial", "stdio")
 		args = append(append(args, socket("shell")...), "-serial", "chardev:shell")
 	case Virt:
 		program, console, shell = "qemu-system-aarch64", "ttyAMA0", "hvc0"
-		args = append(args, "-machine", "virt,accel=tcg", "-cpu", "cortex-a53", "-m", "512")
+		args = append(args, "-machine", "virt,accel=tcg", "-cpu", "cortex-a53", "-smp", "2", "-m", "512")
 		args = append(args, "-serial", "stdio")
 		args = append(append(args, socket("shell")...), "-device", "virtio-serial-pci", "-device", "virtconsole,chardev=shell")
 	case RasPi3B:
@@ -194,6 +194,7 @@ func (b *Board) Run(ctx context.Context, patience time.Duration, script string) 
 	defer b.mu.Unlock()
 	n := b.next.Add(1)
 	from := len(b.out.String())
+	script = strings.ReplaceAll(script, "\t", " ") // the shell would complete words
 	// The markers are put together by the shell, so that its echo of the line is not taken for them.
 	line := fmt.Sprintf("\x15echo '<<'%d; { %s\n} 2>&1 </dev/null; echo '>>'%d $?\n", n, script, n)
 	if _, err := io.WriteString(b.shell, line); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-edge/holdfast/rig/poll"
 )
 
-// Suite is the Debian release that the machine runs, the reference system.
+// Suite is the Debian release that is the reference system.
 const Suite = "trixie"
 
 // ErrAbsent means that this machine cannot boot another; the text says what is missing.
@@ -44,19 +44,19 @@ func Available() error {
 	return nil
 }
 
-// MakeRoot makes a minimal Debian with systemd in dir/root from the mirror that this machine uses, once: what is there is kept. About 15 s
+// MakeRoot makes a minimal Debian of a release with systemd in dir/root from the mirror that this machine uses, once: what is there is kept. About 15 s
 // and 300 MB.
-func MakeRoot(ctx context.Context, dir string, packages ...string) (root string, err error) {
+func MakeRoot(ctx context.Context, suite, dir string, packages ...string) (root string, err error) {
 	root = filepath.Join(dir, "root")
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/systemctl")); err == nil {
 		return root, nil
 	}
 	packages = append([]string{"systemd", "systemd-sysv", "dbus", "udev"}, packages...)
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include="+strings.Join(packages, ","), Suite, root)
+	cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include="+strings.Join(packages, ","), suite, root)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("make a Debian %s in %s: %w\n%s", Suite, root, err, out.String())
+		return "", fmt.Errorf("make a Debian %s in %s: %w\n%s", suite, root, err, out.String())
 	}
 	return root, nil
 }
