@@ -14,10 +14,10 @@ func (p *publisher) due() bool {
 		return false
 	}
 	p.mu.Lock()
-	wanted, all := p.wanted, p.done >= p.appended
+	wanted, asked, all := p.wanted, p.asked, p.done >= p.appended
 	p.mu.Unlock()
 	frees := state.Frees(p.done)
-	return wanted && (frees > 0 || all) || p.unsaved >= maxUnsaved || 2*state.Used >= state.Segments && frees > 0 && 4*frees >= state.Used ||
+	return asked || wanted && (frees > 0 || all) || p.unsaved >= maxUnsaved || 2*state.Used >= state.Segments && frees > 0 && 4*frees >= state.Used ||
 		p.store.now().Sub(p.saved) >= checkpointInterval
 }
 
@@ -50,6 +50,8 @@ func (p *publisher) checkpoint(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	p.wanted = false
+	asked := p.asked
+	p.asked = false
 	p.mu.Unlock()
 	p.saved = s.now() // also if it fails: not again at once
 	if err := s.catalog.note(s.standing(ctx)); err != nil {
@@ -65,6 +67,9 @@ func (p *publisher) checkpoint(ctx context.Context) error {
 		return s.fail(fmt.Errorf("checkpoint: %w", err))
 	}
 	p.unsaved = 0
+	if asked {
+		signal(s.keeper.wake)
+	}
 	return nil
 }
 
@@ -109,6 +114,19 @@ func (p *publisher) want() {
 	p.mu.Unlock()
 	signal(p.wake)
 	signal(p.urgent)
+}
+
+// ask asks for a checkpoint that takes the account to flash, and wakes the keeper when it is given. It reports whether there will be one.
+func (p *publisher) ask() bool {
+	given := p.store.ring.State().Checkpoint
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running || p.held || p.settled <= given {
+		return false
+	}
+	p.asked = true
+	signal(p.wake)
+	return true
 }
 
 // drain waits until everything that is in the ring is in the streams. ErrUnavailable: a stream takes nothing.

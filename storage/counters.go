@@ -13,7 +13,7 @@ import (
 const (
 	// counterInterval is how often counters are written while records come in: seldom without need, as each checkpoint writes them, too. What comes after is
 	// counted again from the streams and the journal at a start.
-	counterInterval = 45 * time.Second
+	counterInterval = 2 * time.Minute
 	// rejectInterval is how often they are written if records were rejected, which no stream remembers: a kill loses as much of that count.
 	rejectInterval = time.Second
 )

@@ -104,20 +104,31 @@ func (c *counters) synced(mark uint64) error {
 // giveUp notes that everything below a position was forwarded, or that a gap record on flash tells of it, and returns when that is on flash and all
 // records below are counted there: from then on they may be removed. What is missing above this floor at a start is damage.
 func (c *counters) giveUp(stream string, below Position) error {
-	c.mu.Lock()
-	s := c.stream(stream)
-	if below > s.Floor {
-		s.sent(below)
-		c.dirty = true
-	}
-	line := c.covered[stream]
-	c.mu.Unlock()
-	if line.floor >= below && line.position+1 >= below {
+	c.note(stream, below)
+	if c.removable(stream) >= below {
 		return nil
 	}
 	err := c.write(c.file.saveOne, true)
 	c.touch() // the other copy is to follow
 	return err
+}
+
+// note is giveUp without waiting: the next checkpoint takes it to flash, see removable.
+func (c *counters) note(stream string, below Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.stream(stream); below > s.Floor {
+		s.sent(below)
+		c.dirty = true
+	}
+}
+
+// removable returns the position below which everything is given up and counted on flash.
+func (c *counters) removable(stream string) Position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	line := c.covered[stream]
+	return min(line.floor, line.position+1)
 }
 
 // recovered says what counting a stream anew at a start has found.

@@ -87,21 +87,30 @@ func writeOrOverwrite(path string, data []byte, sync bool) error {
 	if !noRoom(err) {
 		return err
 	}
-	f, oerr := os.OpenFile(path, os.O_WRONLY, 0)
-	if oerr != nil {
-		return err // there is none yet
-	}
-	defer func() { _ = f.Close() }() // what counts was synced, or need not be
-	if _, oerr = f.WriteAt(data, 0); oerr == nil {
-		oerr = f.Truncate(int64(len(data)))
-	}
-	if oerr == nil && sync {
-		oerr = f.Sync()
-	}
-	if oerr != nil {
+	oerr := overwrite(path, data, sync)
+	switch {
+	case errors.Is(oerr, fs.ErrNotExist):
+		return err
+	case oerr != nil:
 		return errors.Join(err, oerr)
 	}
 	return nil
+}
+
+// overwrite writes a file that is there over in place: a cut leaves any mixture of old and new.
+func overwrite(path string, data []byte, sync bool) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // what counts was synced, or need not be
+	if _, err = f.WriteAt(data, 0); err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	return err
 }
 
 // place gives a file its name, on flash on return.

@@ -249,6 +249,49 @@ func TestStateFileLazyKeepsOneSafeCopy(t *testing.T) {
 	quiet()
 }
 
+// TestStateFileSparesWhatWasRead writes lazily after a load: what was read is one whole copy all the time, and nothing gets another file.
+func TestStateFileSparesWhatWasRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "reserve")
+	f := newStateFile(path)
+	if err := f.save(testState{N: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.saveLazy(testState{N: 2, S: strings.Repeat("x", 5000)}); err != nil {
+		t.Fatal(err)
+	}
+	f = newStateFile(path) // after a kill: 2 may not be on flash
+	var got testState
+	if _, err := f.load(&got); err != nil || got.N != 2 {
+		t.Fatalf("load = %+v, %v", got, err)
+	}
+	newest, other := f.copyPath(f.safe), f.copyPath(1-f.safe)
+	before, err := os.Stat(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 3; n < 5; n++ {
+		if err := f.saveLazy(testState{N: n}); err != nil {
+			t.Fatal(err)
+		}
+		if have, err := os.ReadFile(newest); err != nil || !bytes.Equal(have, want) {
+			t.Fatalf("a lazy write has changed what was read: %v", err)
+		}
+		if f.read {
+			t.Error("what was read is not synced before the other copy is written over")
+		}
+	}
+	if after, err := os.Stat(other); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a lazy write makes another file: %v", err)
+	}
+	if _, err := newStateFile(path).load(&got); err != nil || got.N != 4 || got.S != "" {
+		t.Errorf("load = %+v, %v", got, err)
+	}
+}
+
 func FuzzOpenState(f *testing.F) {
 	f.Add(sealState([]byte(`{"N":1}`), 3))
 	f.Add([]byte("\n#1 "))

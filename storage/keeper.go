@@ -10,10 +10,13 @@ import (
 )
 
 const (
-	// keeperInterval is how often the keeper looks for forwarded records that have become old. Each removal costs the account a flush of its own; a minute is promised.
-	keeperInterval = 30 * time.Second
+	// keeperInterval is how often the keeper looks for forwarded records that have become old. Each removal waits for a checkpoint; a minute is promised.
+	keeperInterval = 45 * time.Second
 	// headroomShare is the part of a limit that is freed at once, so that a full stream has few gap records and is not purged for every record.
 	headroomShare = 64
+	// pressLimit is how often that share is doubled, at most, while room has to be made more than once in pressInterval: each time stops capture for some
+	// flushes. It is what it was after pressLasts without.
+	pressLimit, pressInterval, pressLasts = 3, time.Second, 10 * time.Second
 	// minFreeInodes is how many files must still be possible; a stream makes a new one every few megabytes.
 	minFreeInodes = 64
 	// wakeInterval is how often, at most, records that come in make the keeper look whether room can be made ahead of time.
@@ -63,6 +66,7 @@ type keeper struct {
 	age       func(r heldRecord) (time.Duration, bool) // how old a record is, false if nobody can say
 	timeOf    func(r heldRecord) (time.Time, bool)     // when it was captured, false if nobody can say
 	settle    func(ctx context.Context)                // waits until the streams have what was admitted; nil: they have it at once
+	ask       func() bool                              // asks for a checkpoint soon, which will signal wake; false: none is coming. nil: never
 	now       func() time.Time
 	free      func() (bytes int64, inodes uint64, err error)
 	budget    int64 // 0: none
@@ -90,10 +94,13 @@ type keptStream struct {
 	inFlight usage      // admitted, outcome unknown
 	credit   int64      // bytes that it may take although the disk is short, because it gave up as much
 	full     error      // why it refused last; nil since it admitted again
+	pressed  uint       // how often its headroom is doubled
+	made     time.Time  // when room was last made while somebody waited for it
 
 	off uint64 // how many audits in a row have found the account wrong
 
 	// Guarded by keeper.work.
+	noted  Position  // below this the removal of aged records waits for a checkpoint
 	gaveUp uint64    // records dropped since the log told of it
 	warned time.Time // when it did; zero: never
 }
@@ -184,9 +191,24 @@ func (s *keptStream) short(more usage) usage {
 	return u
 }
 
-// headroom is what is freed beyond what is wanted.
-func (s *keptStream) headroom() usage {
-	return usage{min(max(s.MaxMsgs/headroomShare, 8), s.MaxMsgs/4), s.MaxBytes / headroomShare}
+// headroom is what is freed beyond what is wanted. Needs mu.
+func (s *keptStream) headroom(now time.Time) usage {
+	more := s.pressed
+	if now.Sub(s.made) > pressLasts {
+		more = 0
+	}
+	return usage{min(max(s.MaxMsgs<<more/headroomShare, 8), s.MaxMsgs/4), s.MaxBytes / headroomShare << more}
+}
+
+// press notes that somebody waits for room. Needs mu.
+func (s *keptStream) press(now time.Time) {
+	switch d := now.Sub(s.made); {
+	case d > pressLasts:
+		s.pressed = 0
+	case d < pressInterval:
+		s.pressed = min(s.pressed+1, pressLimit)
+	}
+	s.made = now
 }
 
 // admit lets records into their streams or says why not, with ErrFull if they may come back later. All of them or none. What was admitted must be
@@ -250,7 +272,7 @@ func (k *keeper) enter(needs []need) bool {
 		if !tight {
 			s.credit = 0
 		}
-		if head := s.headroom(); s.short(head) != (usage{}) && now.Sub(k.woken) >= wakeInterval {
+		if head := s.headroom(now); s.short(head) != (usage{}) && now.Sub(k.woken) >= wakeInterval {
 			k.woken = now
 			signal(k.wake)
 		}

@@ -12,7 +12,7 @@ func (k *keeper) expire(ctx context.Context, s *keptStream) error {
 	if err != nil {
 		return err
 	}
-	if err := k.remove(ctx, s, below); err != nil || s.KeepAll == forEver {
+	if err := k.removeAged(ctx, s, below); err != nil || s.KeepAll == forEver {
 		return err
 	}
 	from := k.unsentFrom(s)
@@ -21,6 +21,30 @@ func (k *keeper) expire(ctx context.Context, s *keptStream) error {
 		return err
 	}
 	return k.giveUp(ctx, s, from, below-1, GapExpired)
+}
+
+// removeAged is remove in no hurry: if a checkpoint is coming, the account gets to flash with that, and what is below goes behind it.
+func (k *keeper) removeAged(ctx context.Context, s *keptStream, below Position) error {
+	below = max(below, k.counters.floor(s.name))
+	waited := s.noted > k.counters.removable(s.name) // for a checkpoint that did not come
+	if below <= max(k.seen(s).First, k.counters.removable(s.name)) || waited || k.ask == nil {
+		return k.remove(ctx, s, below)
+	}
+	k.counters.note(s.name, below) // before asking
+	if !k.ask() {
+		return k.remove(ctx, s, below)
+	}
+	s.noted = below
+	return nil
+}
+
+// removeNoted removes what is on flash as given up.
+func (k *keeper) removeNoted(ctx context.Context, s *keptStream) error {
+	below := min(s.noted, k.counters.removable(s.name))
+	if below <= k.seen(s).First {
+		return nil
+	}
+	return k.purge(ctx, s, below)
 }
 
 // agedBelow returns the position up to which every record from first to before end is older than so long: zero if there is none, or if nobody can

@@ -50,6 +50,9 @@ func (k *keeper) makeRoomIn(ctx context.Context, s *keptStream, n need) error {
 			return err
 		}
 	}
+	k.mu.Lock()
+	s.press(k.now())
+	k.mu.Unlock()
 	if enough, err := k.purgeForwarded(ctx, s, k.withHeadroom(s, k.missing(s, more))); err != nil || enough {
 		return err
 	}
@@ -78,9 +81,18 @@ func (k *keeper) missing(s *keptStream, more usage) usage {
 	return s.short(more)
 }
 
+// scarce returns what a stream is short of to have its headroom.
+func (k *keeper) scarce(s *keptStream) usage {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return s.short(s.headroom(k.now()))
+}
+
 // withHeadroom returns what to free when short of so much.
 func (k *keeper) withHeadroom(s *keptStream, short usage) usage {
-	head := s.headroom()
+	k.mu.Lock()
+	head := s.headroom(k.now())
+	k.mu.Unlock()
 	if short.records > 0 {
 		short.records += head.records
 	}
@@ -273,6 +285,11 @@ func (k *keeper) remove(ctx context.Context, s *keptStream, below Position) erro
 	if err := k.counters.giveUp(s.name, below); err != nil {
 		return err
 	}
+	return k.purge(ctx, s, below)
+}
+
+// purge removes what the account may do without.
+func (k *keeper) purge(ctx context.Context, s *keptStream, below Position) error {
 	if err := s.held.purge(ctx, below); err != nil {
 		return err
 	}

@@ -31,10 +31,13 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// round removes forwarded records that will be in the way soon, and with aged those that are old. Needs work.
+// round removes forwarded records that will be in the way soon or were noted, and with aged those that are old. Needs work.
 func (k *keeper) round(ctx context.Context, aged bool) error {
 	for _, s := range k.streams {
 		if err := k.look(ctx, s); err != nil {
+			return err
+		}
+		if err := k.removeNoted(ctx, s); err != nil {
 			return err
 		}
 		if aged {
@@ -43,7 +46,7 @@ func (k *keeper) round(ctx context.Context, aged bool) error {
 			}
 			k.audit(s)
 		}
-		if _, err := k.purgeForwarded(ctx, s, k.missing(s, s.headroom())); err != nil {
+		if _, err := k.purgeForwarded(ctx, s, k.scarce(s)); err != nil {
 			return err
 		}
 	}

@@ -135,6 +135,85 @@ func TestKeeperAgeOfUntrustedRecords(t *testing.T) {
 	r.check()
 }
 
+// TestKeeperWaitsForACheckpoint removes what is old behind a checkpoint, at no flush of its own, and without one when none comes.
+func TestKeeperWaitsForACheckpoint(t *testing.T) {
+	r := newKeeperRig(t, map[string]limits{"S": {}})
+	asked, coming := 0, true
+	r.k.ask = func() bool { asked++; return coming }
+	first := func() Position { return r.k.seen(r.k.byName["S"]).First }
+	round := func(aged bool) {
+		t.Helper()
+		if err := r.k.round(testContext(t), aged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkpoint := func() {
+		t.Helper()
+		if err := r.c.writeNew(); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.c.synced(r.c.mark()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.mustPut("S", "a", 10, 20)
+	if err := r.k.refresh(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	begin := first()
+	r.proven["S"] = begin + 4
+	writes := r.c.writes
+	round(true)
+	if asked != 1 || r.c.writes != writes || first() != begin {
+		t.Fatalf("asked %d times, wrote %d times, the first record is %d: want 1, 0 and %d", asked, r.c.writes-writes, first(), begin)
+	}
+	round(false)
+	if first() != begin {
+		t.Fatal("removed before the checkpoint")
+	}
+	checkpoint()
+	writes = r.c.writes
+	round(false)
+	if r.c.writes != writes || first() != begin+5 {
+		t.Fatalf("behind the checkpoint: wrote %d times, the first record is %d, want 0 and %d", r.c.writes-writes, first(), begin+5)
+	}
+	r.check()
+
+	r.proven["S"] = begin + 6
+	round(true)
+	round(true) // no checkpoint in between
+	if first() != begin+7 {
+		t.Fatalf("a checkpoint did not come, the first record is %d, want %d", first(), begin+7)
+	}
+	coming = false
+	r.proven["S"] = begin + 8
+	round(true)
+	if first() != begin+9 {
+		t.Fatalf("no checkpoint is coming, the first record is %d, want %d", first(), begin+9)
+	}
+	r.check()
+}
+
+// TestHeadroomUnderPressure has callers wait for room more than once a second, and then not any more.
+func TestHeadroomUnderPressure(t *testing.T) {
+	s := &keptStream{limits: limits{MaxBytes: 64 << 20, MaxMsgs: 20}}
+	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	for i, step := range []struct {
+		after time.Duration
+		want  int64 // bytes
+	}{{0, 1 << 20}, {pressInterval / 2, 2 << 20}, {pressInterval / 2, 4 << 20}, {pressInterval, 4 << 20}, {pressInterval / 2, 8 << 20}, {pressInterval / 2, 8 << 20},
+		{pressLasts + 1, 1 << 20}, {pressInterval / 2, 2 << 20}} {
+		at = at.Add(step.after)
+		s.press(at)
+		if got := s.headroom(at); got != (usage{5, step.want}) {
+			t.Errorf("step %d: headroom %+v, want 5 records and %d bytes", i, got, step.want)
+		}
+	}
+	if got := s.headroom(at.Add(pressLasts + 1)); got.bytes != 1<<20 {
+		t.Errorf("headroom %+v when nobody has waited for long", got)
+	}
+}
+
 func TestKeeperKeepsTheNewestRecord(t *testing.T) {
 	r := newKeeperRig(t, map[string]limits{"S": {}})
 	r.mustPut("S", "a", 10, 20)

@@ -17,7 +17,7 @@ const (
 	// maxUnsaved is how much is published, at most, between two checkpoints, but for one flight.
 	maxUnsaved = 8 << 20
 	// checkpointInterval is how long, at most, the ring keeps what is in the streams.
-	checkpointInterval = 30 * time.Second
+	checkpointInterval = time.Minute
 	// ringPatience is how long Append waits for room in a full ring before it says ErrFull.
 	ringPatience = 5 * time.Second
 	// Pauses between two tries with a stream that takes nothing.
@@ -79,6 +79,7 @@ type publisher struct {
 	held     bool             // a stream takes nothing
 	running  bool
 	wanted   bool // a checkpoint, now
+	asked    bool // the keeper waits for one
 	waiters  []chan struct{}
 
 	stop func() // set by start; waits
@@ -146,7 +147,7 @@ func (p *publisher) run(ctx context.Context) {
 // rest returns how long the processor is left to capture after a step: several times as long as the step took if something was captured meanwhile, unless
 // somebody waits for the streams or the ring fills up. What comes in a burst is safe at once and in the streams a moment later.
 func (p *publisher) rest(step time.Duration) time.Duration {
-	const share, longest = 4, 100 * time.Millisecond
+	const share, longest = 9, 250 * time.Millisecond
 	state := p.store.ring.State()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -121,6 +121,7 @@ func (s *Store) newKeeper() *keeper {
 	k.now = s.now
 	k.free = func() (int64, uint64, error) { return freeOn(s.jetstream()) }
 	k.budget, k.reserve = s.options.Budget, s.options.ReserveFree
+	k.ask = s.publisher.ask
 	k.detached = true
 	k.settle = func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, ringPatience)

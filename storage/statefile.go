@@ -24,6 +24,7 @@ type stateFile struct {
 	generation uint64     // of the newest copy
 	have       [2]uint64  // generation that each copy holds; 0: missing, damaged or unknown
 	safe       int        // the copy known to be on flash; the only one that lazy writes spare
+	read       bool       // safe was read, perhaps out of the page cache only: lazy writes sync it first
 	pending    bool       // the other copy was written lazily and not covered yet
 	body       []byte     // of the newest copy
 }
@@ -42,7 +43,7 @@ func (f *stateFile) copyPath(i int) string {
 func (f *stateFile) load(v any) (damaged []string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.generation, f.have, f.safe, f.pending, f.body = 0, [2]uint64{}, 0, false, nil
+	f.generation, f.have, f.safe, f.read, f.pending, f.body = 0, [2]uint64{}, 0, true, false, nil
 	var faults []error
 	for i := range f.have {
 		raw, err := os.ReadFile(f.copyPath(i))
@@ -90,7 +91,7 @@ func (f *stateFile) save(v any) error {
 		if err := f.write(i, true); err != nil {
 			return err
 		}
-		f.safe = i
+		f.safe, f.read = i, false
 	}
 	f.pending = false
 	return nil
@@ -118,7 +119,7 @@ func (f *stateFile) saveOne(v any) error {
 			return err
 		}
 	}
-	f.safe, f.pending = i, false
+	f.safe, f.read, f.pending = i, false, false
 	return nil
 }
 
@@ -132,7 +133,7 @@ func (f *stateFile) saveLazy(v any) error {
 	defer f.mu.Unlock()
 	f.generation++
 	f.body = body
-	if err := f.write(1-f.safe, false); err != nil {
+	if err := f.overwrite(1 - f.safe); err != nil {
 		return err
 	}
 	f.pending = true
@@ -147,12 +148,12 @@ func (f *stateFile) covered() (bool, error) {
 	if !f.pending {
 		return false, nil
 	}
-	f.safe, f.pending = 1-f.safe, false
+	f.safe, f.read, f.pending = 1-f.safe, false, false
 	other := 1 - f.safe
 	if f.have[other] == f.generation {
 		return false, nil
 	}
-	if err := f.write(other, false); err != nil {
+	if err := f.overwrite(other); err != nil {
 		return false, err
 	}
 	f.pending = true
@@ -164,6 +165,26 @@ func (f *stateFile) write(i int, sync bool) error {
 	f.have[i] = 0
 	if err := writeOrOverwrite(f.copyPath(i), sealState(f.body, f.generation), sync); err != nil {
 		return err
+	}
+	f.have[i] = f.generation
+	return nil
+}
+
+// overwrite puts the current body into copy i, which is not the safe one, in place: another file under the name would cost a dozen blocks of the file system's,
+// and of this copy a cut may leave what it likes. Needs mu.
+func (f *stateFile) overwrite(i int) error {
+	f.have[i] = 0
+	if f.have[f.safe] == 0 {
+		return f.write(i, false) // it is the only one
+	}
+	if f.read {
+		if err := syncPlaced(f.copyPath(f.safe)); err != nil {
+			return err
+		}
+		f.read = false
+	}
+	if err := overwrite(f.copyPath(i), sealState(f.body, f.generation), false); err != nil {
+		return f.write(i, false) // there is none yet, or it is no file
 	}
 	f.have[i] = f.generation
 	return nil

@@ -14,7 +14,7 @@ import (
 const evenSize = 512 << 20
 
 // checkpointEvery is how often the store's journal gives up what the streams have.
-const checkpointEvery = 30 * time.Second
+const checkpointEvery = 45 * time.Second
 
 // pace is records that come evenly: group of them every interval, in one commit.
 type pace struct {
