@@ -58,10 +58,12 @@ func (s *Store) takeLock() error {
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err := f.Truncate(0); err != nil {
-		return fmt.Errorf("lock %s: %w", path, err)
+	// Written over before it is cut to length: what is freed on a full disk, somebody else takes. Without the number nobody captures less.
+	pid := fmt.Append(nil, os.Getpid())
+	if _, err = f.WriteAt(pid, 0); err == nil {
+		err = f.Truncate(int64(len(pid)))
 	}
-	if _, err := fmt.Fprintf(f, "%d", os.Getpid()); err != nil {
+	if err != nil && !noRoom(err) {
 		return fmt.Errorf("lock %s: %w", path, err)
 	}
 	return nil
