@@ -220,7 +220,8 @@ func (b *board) talkUntil(from int, cond func() bool, what string) (last int) {
 		b.t.Errorf("talk to the adapter: %v", err)
 	}
 	if !ok {
-		b.t.Fatalf("%s: not within %v\n%s", what, boardPatience, b.Tail())
+		state, _ := b.Run(b.t.Context(), time.Minute, "holdfast status; journalctl -b -u holdfast --no-pager -o short-monotonic | tail -20; ls -l /dev/holdfast; ip -br address")
+		b.t.Fatalf("%s: not within %v\n%s\nconsole:\n%s", what, boardPatience, state, b.Tail())
 	}
 	return last
 }

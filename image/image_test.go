@@ -88,6 +88,9 @@ func TestImageProvisioning(t *testing.T) {
 	captured := func(last int) func() bool {
 		return func() bool {
 			a, err := g.read("SENSORS", "meter", 0)
+			if err != nil {
+				t.Logf("read the hub: %v", err)
+			}
 			return err == nil && a.last > last
 		}
 	}
