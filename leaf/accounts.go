@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -17,15 +20,45 @@ import (
 const (
 	spareConnections = 32       // connections of the daemon's own, and of those who have not said yet who they are
 	spareAppConns    = 4        // of the daemon's own in account APP
-	maxPending       = 16 << 20 // bytes on their way to a connection that does not read; then it is closed
+	maxPending       = 16 << 20 // bytes on their way to a connection that does not read, at most; then it is closed
+	leastPending     = 2 << 20  // and at least, so that the largest message fits
+	pendingShare     = 3        // one in so many bytes of memory may be on its way to connections that do not read
 	maxBuffered      = 64 << 20 // bytes on their way into one stream, as from a client that puts a large object faster than the disk takes it; more is refused
-	maxBatches       = 16       // atomic batches that are under way; each holds up to 1000 messages
 	maxAppAckPending = 10_000   // messages that one consumer has out
+	maxControlLine   = 1 << 10  // bytes of a line of the protocol: a subscription's subject takes memory
+	maxTokens        = 32       // words of a subscription's subject: each takes memory
+
+	// Atomic batches that are under way count against no limit of the server until they are committed: in memory, or on disk.
+	maxBatches    = 8
+	maxBatchBytes = 32 << 20 // of the messages of one batch, were each as large as it may be
+	leastBatch    = 64       // messages, though
+	mostBatch     = 1000     // as the server has it by itself
+	batchTimeout  = 5 * time.Second
 )
 
 // restoreRequests are denied to local applications: the server unpacks what comes into a temporary folder and holds each restore, but not all of
 // them together, against the limits, so that a few kilobytes could fill the disk.
 const restoreRequests = "$JS.API.STREAM.RESTORE.>"
+
+// pendingLimit returns how much may wait for each of so many connections, so that what waits for all of them fits into memory, in bytes.
+func pendingLimit(memory int64, connections int) int64 {
+	return min(max(memory/pendingShare/int64(max(connections, 1)), leastPending), maxPending)
+}
+
+// batchLimit returns how many messages an atomic batch may have.
+func batchLimit(payload int64) int {
+	return int(min(max(maxBatchBytes/max(payload, 1), leastBatch), mostBatch))
+}
+
+// memoryLimit returns what this process may take, in bytes: what the runtime was told, else half of the machine.
+func memoryLimit() int64 {
+	limit := debug.SetMemoryLimit(-1)
+	var machine syscall.Sysinfo_t
+	if err := syscall.Sysinfo(&machine); err == nil {
+		limit = min(limit, int64(uint64(machine.Totalram)*uint64(machine.Unit)/2))
+	}
+	return limit
+}
 
 // CapturePrefix is the JetStream API prefix below which local applications find the captured streams that are open to them.
 const CapturePrefix = "$JS.capture.API"

@@ -16,8 +16,8 @@ import (
 const (
 	defaultAppMem          = 32 << 20
 	defaultAppFile         = 256 << 20
-	defaultAppConnections  = 32
-	defaultAppSubs         = 512
+	defaultAppConnections  = 16
+	defaultAppSubs         = 256
 	defaultAppPayload      = 1 << 20
 	defaultAppStreams      = 64
 	defaultAppSubjects     = 50_000

@@ -41,6 +41,7 @@ type Server struct {
 	identity  identity
 	listen    string // where local applications connect; empty: no port
 	websocket string // where they do by websocket; empty: no port
+	pending   int64  // bytes that may wait for one connection; a reload cannot change it
 	srv       *server.Server
 
 	reload sync.Mutex // held for a whole reload; never take mu while waiting for it
@@ -72,7 +73,10 @@ func Start(o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Apps = o.Apps.limited()
-	s := &Server{log: o.Log, listen: o.NATS, websocket: o.Apps.Websocket}
+	s := &Server{log: o.Log, listen: o.NATS, websocket: o.Apps.Websocket, pending: pendingLimit(memoryLimit(), o.Apps.MaxConnections)}
+	if memory := s.pending * int64(o.Apps.MaxConnections); memory > memoryLimit()/2 {
+		s.log.Warn("apps.max_connections is more than there is memory for if none of them reads", "bytes", memory)
+	}
 	s.opts.Store(&o)
 	s.probePorts()
 	var err error

@@ -91,10 +91,15 @@ func (s *Server) serverOptions(remotes []*server.RemoteLeafOpts) (*server.Option
 	if err := s.ports(o); err != nil {
 		return nil, err
 	}
-	o.MaxConn = s.options().Apps.MaxConnections + spareConnections
-	o.MaxPending = maxPending
+	apps := s.options().Apps
+	o.MaxConn = apps.MaxConnections + spareConnections
+	o.MaxPending = s.pending
+	o.MaxControlLine, o.MaxSubTokens = maxControlLine, maxTokens
 	o.StreamMaxBufferedSize = maxBuffered
-	o.JetStreamLimits = server.JSLimitOpts{Duplicates: s.options().Apps.DuplicateWindow, MaxBatchInflightPerStream: maxBatches, MaxBatchInflightTotal: maxBatches}
+	o.JetStreamLimits = server.JSLimitOpts{
+		Duplicates: apps.DuplicateWindow, MaxBatchInflightPerStream: maxBatches, MaxBatchInflightTotal: maxBatches,
+		MaxBatchSize: batchLimit(apps.MaxPayload), MaxBatchTimeout: batchTimeout,
+	}
 	o.JetStream = true
 	o.JetStreamDomain = s.options().Name
 	o.StoreDir = s.options().Data // the server adds "jetstream"

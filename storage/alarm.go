@@ -11,6 +11,7 @@ type Alarm struct {
 	Where   string    // file, from the data directory
 	Problem string    // in words
 	Aside   string    // where what was damaged is kept, from the data directory; empty if there was nothing to keep
+	Lost    bool      // data of local applications is gone: what is gone of captured records is counted in StreamCounters
 	At      time.Time // by the wall clock
 }
 
@@ -18,17 +19,19 @@ type Alarm struct {
 const maxAlarms = 100
 
 // alarm logs damage that was found and dealt with, and remembers it for Alarms.
-func (s *Store) alarm(where, problem, aside string) {
-	s.log.Error("damage in the data directory", "path", where, "err", problem, "aside", aside)
-	a := Alarm{Where: s.relative(where), Problem: problem, Aside: s.relative(aside), At: s.now()}
+func (s *Store) alarm(where, problem, aside string) { s.alarmOf(where, problem, aside, false) }
+
+func (s *Store) alarmOf(where, problem, aside string, lost bool) {
+	s.log.Error("damage in the data directory", "path", where, "err", problem, "aside", aside, "lost", lost)
+	a := Alarm{Where: s.relative(where), Problem: problem, Aside: s.relative(aside), Lost: lost, At: s.now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.alarms) < maxAlarms {
+	if len(s.alarms) < maxAlarms || lost && len(s.alarms) < 2*maxAlarms {
 		s.alarms = append(s.alarms, a)
 	}
 }
 
-// Alarms returns the damage found since the start, the first hundred.
+// Alarms returns the damage found since the start, the first hundred, and a hundred losses more.
 func (s *Store) Alarms() []Alarm {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,6 +32,11 @@ func (s *Store) appMetadata() metaCopies {
 	return metaCopies{streams: filepath.Join(s.jetstream(), appAccount, "streams"), copies: filepath.Join(s.home, metadataFolder(appAccount)), aside: s.aside()}
 }
 
+// ofApplications tells whether a path is below the streams of local applications.
+func (s *Store) ofApplications(path string) bool {
+	return strings.HasPrefix(path, s.appMetadata().streams+string(filepath.Separator))
+}
+
 // KeepAppMetadata copies the metadata of the streams of local applications aside, as that of the captured streams is, and forgets the copies of streams
 // that are not there any more. A failure is no reason not to go on.
 func (s *Store) KeepAppMetadata() {
@@ -182,7 +187,7 @@ func (s *Store) mendApplication(f blocks.Stream, cut bool) error {
 		return err
 	}
 	if index.Last > end && !cut {
-		s.alarm(filepath.Dir(f.BlockPath(1)), fmt.Sprintf("the end of the stream is gone: it had sequences up to %d, and has them up to %d", index.Last, end), "")
+		s.alarmOf(filepath.Dir(f.BlockPath(1)), fmt.Sprintf("the end of the stream is gone: it had sequences up to %d, and has them up to %d", index.Last, end), "", true)
 	}
 	if len(bad) == 0 {
 		return nil
@@ -223,7 +228,7 @@ func (s *Store) VerifyApplications(ctx context.Context) error {
 			if err != nil || !slices.Contains(first, n) || slices.ContainsFunc(s.Alarms(), func(a Alarm) bool { return a.Where == s.relative(path) }) {
 				continue
 			}
-			s.alarm(path, "block damaged: stop the daemon, and `holdfast repair` keeps what can be read", "")
+			s.alarmOf(path, "block damaged: stop the daemon, and `holdfast repair` keeps what can be read", "", true)
 		}
 		if ctx.Err() != nil {
 			break

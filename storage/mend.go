@@ -71,7 +71,8 @@ func (s *Store) mendBlocks(files blocks.Stream, numbers []int) error {
 	began := s.now()
 	_, done, err := files.Mend(mendingHands(s.aside(), files.Name), numbers...)
 	for _, m := range done {
-		s.alarm(files.BlockPath(m.Number), mendedText(m.Block), m.Aside)
+		lost := s.ofApplications(files.Dir) && (m.Problem != "" || len(m.Damage) > 0)
+		s.alarmOf(files.BlockPath(m.Number), mendedText(m.Block), m.Aside, lost)
 	}
 	if len(done) > 0 {
 		s.log.Warn("damaged blocks were put right", "stream", files.Name, "blocks", len(done), "dur", s.now().Sub(began))

@@ -21,7 +21,8 @@ func (s *Store) restoreMetadata() error {
 	for _, m := range []metaCopies{s.metadata(), s.appMetadata()} {
 		mended, err := m.mend()
 		for _, m := range mended {
-			s.alarm(m.Path, m.Why, m.Aside)
+			forgotten := !m.Restored && filepath.Dir(m.Path) == filepath.Join(s.appMetadata().streams, m.Stream) // by the server, with all it holds
+			s.alarmOf(m.Path, m.Why, m.Aside, forgotten)
 		}
 		if err != nil {
 			return fmt.Errorf("open store: %w", err)
@@ -329,7 +330,7 @@ func (s *Store) Streams() []StreamState {
 			if h, err := holdStream(ctx, s.server().JetStream, st.name()); err == nil {
 				if v, err := h.view(ctx); err == nil {
 					state.First, state.Last, state.Messages, state.Bytes = v.First, v.Last, v.Messages, v.Bytes
-					state.Captured, _ = s.counters.held(st.name(), v.First, v.Last)
+					state.Captured, _ = s.counters.held(st.name(), v.First, v.Last) // the daemon's own records do not count
 				}
 			}
 		}

@@ -81,6 +81,10 @@ func TestApplicationsOutliveDamage(t *testing.T) {
 		named := fmt.Sprint(r.Damage)
 		return strings.Contains(named, "KV_state/meta.inf") && strings.Contains(named, "o.dat") && strings.Contains(named, "WORK/msgs/1.blk")
 	})
+	a.daemon.until(topicPatience, "the headline to say that data was lost", func(r status.Report) bool {
+		v := r.Verdict
+		return strings.Contains(v.Sentence, "LOST") && !strings.Contains(v.Sentence, "safe") && v.AppsLost == 1 && strings.Contains(fmt.Sprint(v.Findings), "WORK/msgs/1.blk data of local applications is LOST")
+	})
 }
 
 // TestHostileApplication lets a program do its worst while another appends: too many connections, connections that do not read, more data than

@@ -150,6 +150,12 @@ func held(t *testing.T, s jetstream.Stream) uint64 {
 // startApplication starts a daemon process without a hub, and an application beside it.
 func startApplication(t *testing.T) *application {
 	t.Helper()
+	return startApplicationWithin(t, "96MiB")
+}
+
+// startApplicationWithin does so with a limit of the daemon's heap.
+func startApplicationWithin(t *testing.T, heap string) *application {
+	t.Helper()
 	dir := t.TempDir()
 	ports, err := port.Pick(1)
 	if err != nil {
@@ -168,7 +174,7 @@ jetstream:
 		t.Fatal(err)
 	}
 	a := &application{url: fmt.Sprintf("nats://127.0.0.1:%d", ports[0])}
-	a.daemon = startDaemon(t, "", config, filepath.Join(dir, "data"), "GOMEMLIMIT=96MiB")
+	a.daemon = startDaemon(t, "", config, filepath.Join(dir, "data"), "GOMEMLIMIT="+heap)
 	poll.Until(t, topicPatience, func() bool {
 		a.nc, err = nats.Connect(a.url)
 		return err == nil

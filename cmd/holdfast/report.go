@@ -153,7 +153,7 @@ func wear(w storage.Wear) status.Wear {
 func damage(alarms []storage.Alarm) []status.Damage {
 	var all []status.Damage
 	for _, a := range alarms {
-		all = append(all, status.Damage{Where: a.Where, Problem: a.Problem, Aside: a.Aside, At: a.At})
+		all = append(all, status.Damage{Where: a.Where, Problem: a.Problem, Aside: a.Aside, Lost: a.Lost, At: a.At})
 	}
 	return all
 }

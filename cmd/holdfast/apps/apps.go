@@ -22,6 +22,9 @@ const SyncInterval = 10 * time.Second
 // look is how often the streams are looked at. A reserve lasts for longer than the server can store in it.
 const look = 500 * time.Millisecond
 
+// press is how often it is seen whether memory is short.
+const press = 50 * time.Millisecond
+
 // verify is how often everything is read, to find damage that nobody has come across.
 const verify = 24 * time.Hour
 
@@ -64,6 +67,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
+	short := time.NewTicker(press)
+	defer short.Stop()
 	due, unread := time.Now().Add(SyncInterval), time.Now().Add(time.Minute)
 	var last time.Time // of a sync
 	for {
@@ -79,6 +84,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 			if next := last.Add(look); next.Before(due) {
 				due = next
 			}
+		case <-short.C:
+			k.relieve()
+			continue
 		case <-tick.C:
 			k.guard()
 		}

@@ -61,6 +61,27 @@ func tooMany(n uint64, live, limit int64) bool {
 	return n > idsShort && live > limit/100*shortAbove
 }
 
+// relieve closes connections of local applications when memory is short: what waits for them, what they are about to store and what they ask for is
+// bounded for each, and not for all of them together. Capture goes on.
+func (k *Keeper) relieve() {
+	live, limit := memory()
+	if limit == math.MaxInt64 || live <= limit/100*shortAbove {
+		return
+	}
+	n := k.server.DropApps()
+	if n == 0 {
+		return
+	}
+	k.mu.Lock()
+	first := time.Since(k.state.relieved) > time.Minute
+	k.state.relieved = time.Now()
+	k.state.dropped += uint64(n)
+	k.mu.Unlock()
+	if first {
+		k.log.Warn("memory is short: connections of local applications were closed", "bytes", live, "connections", n)
+	}
+}
+
 // memory returns what the collector has found in use, and the limit that it was told.
 func memory() (live, limit int64) {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -16,6 +16,8 @@ type state struct {
 	limited  map[string]uint64 // how often connections of a user were closed for its limits
 	gaveUp   uint64            // messages that were delivered as often as they may be, and not acknowledged
 	newest   string            // stream and consumer of the newest of them
+	dropped  uint64            // connections that were closed for want of memory
+	relieved time.Time         // when the newest of them was
 	failed   []string          // what is declared for them and could not be made
 	linkUp   bool
 	linkTo   time.Time // when linkUp became so
@@ -96,7 +98,7 @@ func (k *Keeper) Status() *status.Apps {
 		Streams: u.Streams, Bytes: u.Bytes, MaxBytes: limits.MaxFile, Memory: u.Memory, MaxMemory: limits.MaxMem, Connections: u.Connections,
 		Subjects: k.state.subjects, MaxSubjects: limits.MaxSubjects,
 		Failed: slices.Clone(k.state.failed), GaveUp: k.state.gaveUp, GaveUpNewest: k.state.newest, Limited: maps.Clone(k.state.limited), Held: k.state.held,
-		APIErrors: u.APIErrors, SlowConsumers: u.SlowConsumers,
+		Dropped: k.state.dropped, APIErrors: u.APIErrors, SlowConsumers: u.SlowConsumers,
 	}
 	for _, st := range k.server.AppStreams(false) {
 		if st.Full != "" {

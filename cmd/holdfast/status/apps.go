@@ -26,6 +26,7 @@ type Apps struct {
 	GaveUp        uint64            `json:"max_deliveries"`                  // messages delivered as often as they may be, and not acknowledged
 	GaveUpNewest  string            `json:"max_deliveries_newest,omitempty"` // stream.consumer
 	Limited       map[string]uint64 `json:"users_limited,omitempty"`         // how often connections of a user were closed for its limits
+	Dropped       uint64            `json:"dropped_for_memory"`              // connections that were closed because memory was short
 	APIErrors     uint64            `json:"api_errors"`                      // requests to JetStream that were refused
 	SlowConsumers uint64            `json:"slow_consumers"`                  // connections that were closed because they did not read
 }
@@ -54,6 +55,9 @@ func foldApps(r Report, a Apps, v *Verdict) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Limited)) {
 		v.add(Warning, where, "have a user, "+name+", with more connections or subscriptions than it may have: the newest were closed", "correct the application, or raise the user's limits")
+	}
+	if a.Dropped > 0 {
+		v.add(Warning, where, fmt.Sprintf("%s closed because memory was short", connections(a.Dropped)), "lower apps.max_connections, or see which program sends or asks for too much at once")
 	}
 	if a.SlowConsumers > 0 {
 		v.add(Note, where, fmt.Sprintf("%s closed because nobody read from it", connections(a.SlowConsumers)), "")

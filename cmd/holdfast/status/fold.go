@@ -95,19 +95,27 @@ func foldCrashes(r Report, v *Verdict) {
 	}
 }
 
-// foldDamage tells of damage that was found and dealt with, the first three by name.
+// foldDamage tells of damage that was found and dealt with: all that took data of local applications, and the first three others by name.
 func foldDamage(r Report, v *Verdict) {
 	const most = 3
-	for i, d := range r.Damage {
-		if i == most {
-			v.add(Warning, "data directory", fmt.Sprintf("%s more damages", Count(uint64(len(r.Damage)-most))), "`status --json` and the log have them all")
-			return
-		}
+	others := 0
+	for _, d := range r.Damage {
 		what := d.Problem
 		if d.Aside != "" {
 			what += "; kept as " + d.Aside
 		}
-		v.add(Warning, d.Where, what, "the medium may be failing: `holdfast check --store` while the daemon is stopped, and replace it if this comes again")
+		if d.Lost {
+			v.AppsLost++
+			v.add(Problem, d.Where, "data of local applications is LOST: "+what,
+				"let the application store it again, or `holdfast restore` a backup; the medium may be failing: `holdfast check --store` while the daemon is stopped")
+			continue
+		}
+		if others++; others <= most {
+			v.add(Warning, d.Where, what, "the medium may be failing: `holdfast check --store` while the daemon is stopped, and replace it if this comes again")
+		}
+	}
+	if others > most {
+		v.add(Warning, "data directory", fmt.Sprintf("%s more damages", Count(uint64(others-most))), "`status --json` and the log have them all")
 	}
 }
 
@@ -254,6 +262,12 @@ func sentence(r Report, v Verdict) string {
 	s := "Your data is safe on this gateway"
 	if !v.Safe {
 		s = "What was acknowledged is on flash, but NEW DATA CANNOT BE STORED"
+	}
+	if v.AppsLost > 0 {
+		s = "DATA OF LOCAL APPLICATIONS WAS LOST on this gateway; what was captured is on flash"
+		if !v.Safe {
+			s += ", but NEW DATA CANNOT BE STORED"
+		}
 	}
 	forwards := false
 	for _, st := range r.Streams {

@@ -43,6 +43,9 @@ func TestFold(t *testing.T) {
 		{"damage found", func(r *Report) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
 		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},
+		{"data of local applications lost behind other damage", func(r *Report) {
+			r.Damage = []Damage{{Where: "a"}, {Where: "b"}, {Where: "c"}, {Where: "d"}, {Where: "jetstream/APP/streams/KV_state/msgs/1.blk", Problem: "block damaged", Lost: true}}
+		}, true, "DATA OF LOCAL APPLICATIONS WAS LOST", "problem jetstream/APP/streams/KV_state/msgs/1.blk data of local applications is LOST: block damaged"},
 		{"store set aside", func(r *Report) {
 			r.Aside = []Aside{{Dir: "/var/lib/holdfast/aside/1", Why: "5 starts in a row crashed: panic: x", At: now}}
 		}, true, "", "problem data directory the store of before"},

@@ -113,6 +113,7 @@ type Damage struct {
 	Where   string    `json:"where"` // from the data directory
 	Problem string    `json:"problem"`
 	Aside   string    `json:"aside,omitempty"` // where what was damaged is kept
+	Lost    bool      `json:"lost,omitempty"`  // data of local applications is gone
 	At      time.Time `json:"at"`
 }
 
@@ -143,12 +144,13 @@ type Finding struct {
 
 // Verdict is the answer to the questions people ask first.
 type Verdict struct {
-	Safe     bool      `json:"safe"` // every acknowledged record is on flash and new ones can be stored
+	Safe     bool      `json:"safe"` // every acknowledged record is on flash and new ones can be stored; what local applications store is in AppsLost
 	Sentence string    `json:"sentence"`
 	Waiting  uint64    `json:"waiting"`
 	Sent     uint64    `json:"on_the_way,omitempty"`
 	Lost     uint64    `json:"lost,omitempty"` // dropped or damaged before the hub had them, since the store was made
 	Oldest   time.Time `json:"oldest_waiting,omitzero"`
 	ETA      float64   `json:"eta_seconds,omitempty"`
+	AppsLost int       `json:"applications_lost,omitempty"` // damages that took data of local applications, since the start
 	Findings []Finding `json:"findings"`
 }
