@@ -21,7 +21,7 @@ const (
 	spareConnections = 32       // connections of the daemon's own, and of those who have not said yet who they are
 	spareAppConns    = 4        // of the daemon's own in account APP
 	maxPending       = 16 << 20 // bytes on their way to a connection that does not read, at most; then it is closed
-	leastPending     = 2 << 20  // and at least, so that the largest message fits
+	leastPending     = 8 << 20  // and at least, so that the flow of a large object does not stop
 	pendingShare     = 3        // one in so many bytes of memory may be on its way to connections that do not read
 	maxBuffered      = 64 << 20 // bytes on their way into one stream, as from a client that puts a large object faster than the disk takes it; more is refused
 	maxAppAckPending = 10_000   // messages that one consumer has out
@@ -29,9 +29,9 @@ const (
 	maxTokens        = 32       // words of a subscription's subject: each takes memory
 
 	// Atomic batches that are under way count against no limit of the server until they are committed: in memory, or on disk.
-	maxBatches    = 8
+	maxBatches    = 4
 	maxBatchBytes = 32 << 20 // of the messages of one batch, were each as large as it may be
-	leastBatch    = 64       // messages, though
+	leastBatch    = 32       // messages, though
 	mostBatch     = 1000     // as the server has it by itself
 	batchTimeout  = 5 * time.Second
 )

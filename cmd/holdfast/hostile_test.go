@@ -78,7 +78,7 @@ func TestUncommittedBatchesAreBounded(t *testing.T) {
 		t.Skip("SKIPPED: presses on the machine for some seconds, not done with -short")
 	}
 	leak.Check(t)
-	const memoryMax, onDisk = 256 << 20, 8 * 64 << 20
+	const memoryMax, onDisk = 256 << 20, 128 << 20
 	a := startApplicationWithin(t, fmt.Sprint(memoryMax/100*80))
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

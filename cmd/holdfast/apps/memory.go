@@ -15,6 +15,8 @@ const (
 	idsShort   = 200_000
 	idsAtMost  = 4_000_000
 	shortAbove = 85 // percent of the memory limit that is in use
+	lastAbove  = 93 // percent, above which nobody is spared
+	much       = 1 << 20
 )
 
 // flow counts the messages that local applications have stored lately.
@@ -68,7 +70,11 @@ func (k *Keeper) relieve() {
 	if limit == math.MaxInt64 || live <= limit/100*shortAbove {
 		return
 	}
-	n := k.server.DropApps()
+	pending := much // readers first
+	if live > limit/100*lastAbove {
+		pending = -1
+	}
+	n := k.server.DropApps(pending)
 	if n == 0 {
 		return
 	}
