@@ -201,6 +201,9 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 	if err := s.reconcile(newest.id); err != nil {
 		return err
 	}
+	if err := s.overtaken(st); err != nil {
+		return err
+	}
 	var record epochRecord
 	epoch, err := lastID(ctx, js, DataSubject(s.Leaf(), st.name(), EpochSource))
 	if err != nil {

@@ -56,6 +56,9 @@ func (s *Store) openJournal(trusted bool) error {
 		return fmt.Errorf("open store: %w", err)
 	}
 	for _, st := range s.streams {
+		trusted = !s.outgrown(st) && trusted
+	}
+	for _, st := range s.streams {
 		if err := s.predict(st, trusted && !found.Created, Position(lost/leastEntry)); err != nil {
 			return fmt.Errorf("open store: stream %s: %w", st.name(), err)
 		}
@@ -140,7 +143,7 @@ func (s *Store) locate(e *journal.Entry) (pending, message, error) {
 
 // predict decides whether a stream's next sequence is known, so that it can take records before there is a server. If not it waits for Attach, which asks
 // the stream itself: when its files are there and nobody knows from what they were made, when its counters are behind what the ring no longer has,
-// when a move of it was interrupted, and when the ring is new beside it.
+// when a move of it was interrupted, when the ring is new beside it, and when a stream has more than the ring knows.
 func (s *Store) predict(st *stream, trusted bool, lost Position) error {
 	e, known := s.catalog.of(st.name())
 	_, err := os.Stat(filepath.Join(s.streamsDir(), st.name()))

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,6 +39,9 @@ func (s *Store) distrust() error {
 	return nil
 }
 
+// lockPatience is how long a lock that is taken is tried again.
+const lockPatience = time.Second
+
 // takeLock locks the data directory for as long as the process lives.
 func (s *Store) takeLock() error {
 	path := filepath.Join(s.home, "lock")
@@ -49,7 +53,12 @@ func (s *Store) takeLock() error {
 		return fmt.Errorf("lock data directory: %w", err)
 	}
 	s.lock = f
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	// A program that is being started has the descriptors of the one that starts it for a moment, and a killed process is not gone at once.
+	for until := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 50) {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
+			break
+		}
+	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		holder := make([]byte, 32)
 		n, _ := f.ReadAt(holder, 0) // the number is a courtesy

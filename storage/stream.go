@@ -83,10 +83,11 @@ type stream struct {
 	unsure      bool     // a Leap failed half-way: nobody knows where the stream stands until the next has succeeded
 
 	// Of Open and Attach.
-	first   Position // lowest sequence that the ring has, or next: everything below must be in the stream
-	known   bool     // everything below is counted
-	began   Position // sequence of the first record of this run
-	raiseBy Position // how many sequences above what is found may have been given out
+	first    Position // lowest sequence that the ring has, or next: everything below must be in the stream
+	known    bool     // everything below is counted
+	began    Position // sequence of the first record of this run
+	recalled bool     // the stream was asked, and stands where it was predicted to
+	raiseBy  Position // how many sequences above what is found may have been given out
 
 	// The publisher's, under publisher.turn.
 	last   Position // newest sequence that the server has acknowledged
