@@ -220,13 +220,16 @@ func (r *CheckReport) checkAside(home string) {
 func journalDir(home string) string { return filepath.Join(home, "journal") }
 
 func (r *CheckReport) checkJournal(home string) error {
-	rec, _, err := journal.Check(journalDir(home))
+	rec, there, err := journal.Check(journalDir(home))
 	if err != nil {
 		if errors.Is(err, journal.ErrFormat) {
 			return fmt.Errorf("check store %s: %w", r.Dir, err)
 		}
 		r.add(Loss, journalDir(home), err.Error(), "what had not reached the streams yet is lost, at most what was captured since the last checkpoint")
 		return nil
+	}
+	if streams, _ := filepath.Glob(filepath.Join(StreamFiles(r.Dir, "*").Dir)); !there && len(streams) > 0 {
+		r.add(Loss, journalDir(home), "missing", "what had not reached the streams yet is lost, at most what was captured since the last checkpoint")
 	}
 	for _, d := range rec.Damage {
 		s := Loss

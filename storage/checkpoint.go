@@ -3,6 +3,8 @@ package storage
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -78,7 +80,7 @@ func (s *Store) standing(ctx context.Context) map[string]catalogEntry {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	all := map[string]catalogEntry{}
-	for _, st := range s.streams {
+	for _, st := range slices.AppendSeq(slices.Clone(s.streams), maps.Values(s.left)) { // what left the configuration may come back
 		e, _ := s.catalog.of(st.name())
 		e.Incarnation, e.Last = st.incarnation, st.last
 		if js, err := s.wire.js.Stream(ctx, st.name()); err == nil {

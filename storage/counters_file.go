@@ -1,9 +1,12 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -247,4 +250,44 @@ func holesOf(want, have census) []span {
 	}
 	add(from, ^Position(0))
 	return holes
+}
+
+// found counts the captured records of a range that are in the stream and were not counted at their commit, because the journal lost what told of them.
+func (c *counters) found(ctx context.Context, name string, stream held, within span) error {
+	view, err := stream.view(ctx)
+	if err != nil || view.Last < within.first {
+		return err
+	}
+	var extra census
+	end := errors.New("beyond")
+	err = stream.scan(ctx, within.first, func(h heldRecord) error {
+		if h.Position > within.last {
+			return end
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		s := c.stream(name)
+		if h.ID.Source == "" || h.Position > s.Position || len(s.Held.within(h.Position, h.Position)) > 0 {
+			return nil
+		}
+		extra.add(h.Position, h.own())
+		c.dirty = true
+		if no := (recordNo{h.ID.Epoch, h.ID.Seq}); !h.own() {
+			if no.after(s.Last[h.ID.Source]) {
+				s.Last[h.ID.Source] = no
+			}
+			s.Stored++
+			c.source(h.ID.Source).Stored++
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, end) {
+		return fmt.Errorf("count stream %s: %w", name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stream(name)
+	s.Held.runs = append(s.Held.runs, extra.runs...)
+	slices.SortFunc(s.Held.runs, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/holdfast-edge/holdfast/storage/journal"
 )
@@ -49,6 +50,9 @@ func (s *Store) openJournal(trusted bool) error {
 		s.alarm(filepath.Join(dir, d.File), d.String(), "")
 		lost += int(d.To - d.From)
 	}
+	if found.Created && !found.Resized && s.haveStreams() {
+		s.alarm(dir, "it was gone: what had not reached the streams yet is lost, at most what was captured since the last checkpoint", "")
+	}
 	if found.Resize {
 		s.log.Info("the journal gets its new size when it is empty at a start")
 	}
@@ -56,7 +60,7 @@ func (s *Store) openJournal(trusted bool) error {
 		return fmt.Errorf("open store: %w", err)
 	}
 	for _, st := range s.streams {
-		trusted = !s.outgrown(st) && trusted
+		trusted = !s.outgrown(st, Position(lost/leastEntry)) && trusted
 	}
 	for _, st := range s.streams {
 		if err := s.predict(st, trusted && !found.Created, Position(lost/leastEntry)); err != nil {
@@ -71,6 +75,14 @@ func (s *Store) openJournal(trusted bool) error {
 	s.publisher.appended, s.publisher.behind = ring.State().Tail, true
 	s.publisher.opened = s.publisher.appended
 	return s.catalog.set(s.young)
+}
+
+// haveStreams reports whether the server has streams of captured records.
+func (s *Store) haveStreams() bool {
+	return slices.ContainsFunc(s.streams, func(st *stream) bool {
+		_, err := os.Stat(filepath.Join(s.streamsDir(), st.name()))
+		return err == nil
+	})
 }
 
 // readRing looks through the entries of the ring: which sequences they have, and what was counted before. Streams get their incarnation. So many entries, at
@@ -172,6 +184,7 @@ func (s *Store) predict(st *stream, trusted bool, lost Position) error {
 		return err
 	}
 	if lost > 0 {
+		st.unread = span{first: st.next, last: st.next + lost}
 		st.next += lost + 1
 	}
 	st.begin()

@@ -63,7 +63,7 @@ func (s *Store) openKey(fresh bool) error {
 	switch {
 	case !encrypted && !fresh:
 		return fmt.Errorf("open store %s: it is not encrypted, and storage.key is set: only a new store takes a key, so let the hub have everything, then start with an empty directory: %w", s.options.Dir, ErrKey)
-	case missing || damaged != nil: // a new store; or all that would tell a wrong key is gone, and the server still does
+	case missing || damaged != nil: // a new store, or the note is gone
 		return s.newKey(file)
 	case !hmac.Equal(record.Check, keyCheck(s.key, record.Salt)):
 		return fmt.Errorf("open store %s: it was made with another key than that in %s: %w", s.options.Dir, s.options.Key, ErrKey)
@@ -72,18 +72,41 @@ func (s *Store) openKey(fresh bool) error {
 	return nil
 }
 
-// newKey notes how a wrong key is told, on flash on return.
+// newKey notes how a wrong key is told, on flash on return, unless there are streams and the key opens none of them.
 func (s *Store) newKey(file *stateFile) error {
+	cipher, sealed := s.opens()
+	switch {
+	case cipher != "":
+		s.cipher = cipher
+	case sealed:
+		return fmt.Errorf("open store %s: the note of its key, %s, is gone, and the key in %s opens none of its streams: give the key that it was made with: %w",
+			s.options.Dir, file.path, s.options.Key, ErrKey)
+	case cpu.X86.HasAES || cpu.ARM64.HasAES || cpu.ARM.HasAES:
+		s.cipher = cipherAES
+	default:
+		s.cipher = cipherChaCha
+	}
 	salt := make([]byte, 16)
 	rand.Read(salt) // never fails: crypto/rand
-	s.cipher = cipherChaCha
-	if cpu.X86.HasAES || cpu.ARM64.HasAES || cpu.ARM.HasAES {
-		s.cipher = cipherAES
-	}
 	if err := file.save(keyRecord{Cipher: s.cipher, Salt: salt, Check: keyCheck(s.key, salt)}); err != nil {
 		return fmt.Errorf("open store: note its key: %w", err)
 	}
 	return nil
+}
+
+// opens returns the cipher with which the key opens a stream, empty for none; sealed: there are encrypted streams.
+func (s *Store) opens() (cipher string, sealed bool) {
+	dirs, _ := filepath.Glob(filepath.Join(s.jetstream(), "*", "streams", "*")) // the pattern is right
+	for _, dir := range dirs {
+		for _, cipher := range []string{cipherAES, cipherChaCha} {
+			opens, locked := blocks.Stream{Dir: dir, Name: filepath.Base(dir), Key: blocks.Key{Secret: serverKey(s.key), Cipher: cipher}}.Opens()
+			if opens {
+				return cipher, true
+			}
+			sealed = sealed || locked
+		}
+	}
+	return "", sealed
 }
 
 // readKey reads a key file. A line end at its end does not belong to the key.

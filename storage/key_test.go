@@ -127,6 +127,13 @@ func TestWrongKey(t *testing.T) {
 				}
 			}
 		}, "", "storage.key is not set"},
+		{"wrong, and the note of it gone", right, func(t *testing.T, home string) {
+			for _, name := range []string{"key", "key.bak"} {
+				if err := os.Remove(filepath.Join(home, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, wrong, "opens none of its streams"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +72,9 @@ func TestSequencesNeverGoBack(t *testing.T) {
 			last := b.last("A")
 			c.end(b)
 			b.start()
+			if strings.Contains(c.name, "journal") && len(b.s.Alarms()) == 0 {
+				t.Error("no alarm")
+			}
 			all := b.read("A")
 			next := slices.IndexFunc(all, func(k kept) bool { return k.Position > last })
 			if next < 0 || all[next].Position < last+c.least || all[next].Position > last+c.most {

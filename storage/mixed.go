@@ -11,13 +11,13 @@ const placeOlder = "the stream goes beyond what the store's own files know: they
 
 // outgrown reports whether a stream's index tells of more than the journal and the catalog know. Then they are from an older copy of the card than the stream,
 // or a power cut came at the end of a move, and what they predict is wrong for all streams: records wait for Attach. It reads one small file.
-func (s *Store) outgrown(st *stream) bool {
+func (s *Store) outgrown(st *stream, lost Position) bool {
 	e, known := s.catalog.of(st.name())
 	if !known {
 		return false // it waits anyway
 	}
 	index, err := s.files(st).Index()
-	have := max(st.next, e.Last+1, 1)
+	have := max(st.next, e.Last+1, 1) + lost
 	if err != nil || Position(index.Last) < have {
 		return false // nobody knows: overtaken is for that
 	}

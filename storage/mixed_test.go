@@ -112,3 +112,35 @@ func TestOlderFilesOfTheStore(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamComesBack: a stream leaves the configuration while the journal has records of it, which are brought into it, and comes back. What is captured
+// then lies behind them.
+func TestStreamComesBack(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	b.add("a1", 1, 300)
+	b.kill()
+	streams, sources := b.options.Streams, b.options.Sources
+	b.options.Streams, b.options.Sources = streams[1:], map[string]string{"b1": "B"}
+	b.start()
+	b.stop()
+	b.options.Streams, b.options.Sources = streams, sources
+	b.open()
+	done := make(chan error, 1)
+	go func() { done <- b.s.Append(b.ctx(), b.record("a2", 1), b.record("a2", 2)) }()
+	b.serve()
+	b.attach()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	b.add("a1", 1, 3)
+	if n := len(b.captured("A")); n != 305 {
+		t.Errorf("%d records, want 305", n)
+	}
+	if st := b.s.Streams()[0]; st.Off != 0 || st.Stored != 305 {
+		t.Errorf("counted %+v, want 305", st.StreamCounters)
+	}
+	if aside, err := readQuarantine(b.dir, ""); err != nil || len(aside) > 0 {
+		t.Errorf("%d records were set aside, %v", len(aside), err)
+	}
+}

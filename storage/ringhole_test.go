@@ -85,3 +85,33 @@ func TestHoleInTheJournal(t *testing.T) {
 		t.Errorf("counted at the next start %+v, want 32 stored, 3 lost by damage", st)
 	}
 }
+
+// TestNewestSegmentGone: what the journal told of is in the stream, and the part of the journal that tells of it is gone. All of it counts.
+func TestNewestSegmentGone(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	b.add("a1", 1, 100)
+	b.stop()
+	b.start()
+	for n := uint64(1); n <= 35; n++ {
+		b.add("a2", n, n)
+	}
+	b.settle()
+	b.kill()
+	spoilRing(t, b.dir, "a2 35")
+	spoilRing(t, b.dir, "a2 34")
+	b.open()
+	b.add("a3", 1, 5) // it does not wait
+	b.serve()
+	b.attach()
+	if n := len(b.captured("A")); n != 140 {
+		t.Fatalf("%d records, want 140", n)
+	}
+	if st := b.s.Streams()[0]; st.Stored != 140 || st.Waiting != 140 || st.Off != 0 {
+		t.Errorf("counted %+v, want 140 stored and waiting", st.StreamCounters)
+	}
+	b.stop()
+	if st := b.start().Streams()[0]; st.Stored != 140 || st.Waiting != 140 || st.Off != 0 {
+		t.Errorf("counted at the next start %+v, want 140 stored and waiting", st.StreamCounters)
+	}
+}

@@ -90,6 +90,11 @@ func (s *Store) recount(ctx context.Context, st *stream) error {
 	if err != nil {
 		return err
 	}
+	if st.unread.last > 0 {
+		if err := s.counters.found(ctx, st.name(), h, st.unread); err != nil {
+			return fmt.Errorf("recount: %w", err)
+		}
+	}
 	r, err := s.counters.recover(ctx, st.name(), h)
 	s.clock.raise(r.Newest)
 	s.lost = append(s.lost, r.Lost...)

@@ -87,6 +87,7 @@ type stream struct {
 	known    bool     // everything below is counted
 	began    Position // sequence of the first record of this run
 	recalled bool     // the stream was asked, and stands where it was predicted to
+	unread   span     // where records may lie of which the ring does not tell any more
 	raiseBy  Position // how many sequences above what is found may have been given out
 
 	// The publisher's, under publisher.turn.

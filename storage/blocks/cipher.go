@@ -64,6 +64,24 @@ func (s Stream) seed(path, name string) (seed, nonce []byte, err error) {
 	return seed, raw[:n], nil
 }
 
+// Opens says whether Key opens any key file of the stream. sealed: there is one that it could open.
+func (s Stream) Opens() (opens, sealed bool) {
+	keys := map[string]string{filepath.Join(s.Dir, metaKey): s.Name}
+	blocks, _ := filepath.Glob(filepath.Join(s.Dir, messageDir, "*"+keySuffix)) // what is no pattern matches nothing
+	for _, path := range blocks {
+		keys[path] = s.Name + ":" + strings.TrimSuffix(filepath.Base(path), keySuffix)
+	}
+	for path, name := range keys {
+		switch _, _, err := s.seed(path, name); {
+		case err == nil:
+			return true, true
+		case !errors.Is(err, fs.ErrNotExist):
+			sealed = true
+		}
+	}
+	return false, sealed
+}
+
 // crypt encrypts or decrypts a block in place; a block without a key file is left as it is.
 func (s Stream) crypt(number int, b []byte) error {
 	path := strings.TrimSuffix(s.BlockPath(number), blockSuffix) + keySuffix

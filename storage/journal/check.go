@@ -22,7 +22,7 @@ func Check(dir string) (rec Recovery, found bool, err error) {
 		return rec, true, fmt.Errorf("check journal %s: %w", dir, err)
 	}
 	rec.Resize = false // nobody has asked for a size
-	return rec, !rec.Created, r.closeFiles()
+	return rec, !rec.Created || rec.Resized, r.closeFiles()
 }
 
 // glass is a directory to look at: what is written to it stays in memory.

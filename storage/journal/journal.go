@@ -90,6 +90,7 @@ func (o *Options) complete() error {
 // Recovery says what Open found.
 type Recovery struct {
 	Created  bool     // there was no ring, or an empty one of another size, and a new one was made
+	Resized  bool     // Created in place of one of another size
 	Entries  int      // to be replayed
 	From, To Position // of the log that is to be replayed; equal if nothing is
 	Torn     bool     // the log ends in a write that was cut off; no Append of it ever returned nil

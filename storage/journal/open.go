@@ -49,7 +49,7 @@ func open(o Options, v volume) (*Ring, Recovery, error) {
 		}
 	}
 	r, err = create(o, v)
-	return r, Recovery{Created: true}, err
+	return r, Recovery{Created: true, Resized: found}, err
 }
 
 // findMarks reads the mark file. If it is missing or damaged, the segments say what the ring is. found: there is a ring.
