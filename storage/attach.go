@@ -201,7 +201,7 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 	if err := s.reconcile(newest.id); err != nil {
 		return err
 	}
-	if err := s.overtaken(st); err != nil {
+	if err := errors.Join(s.overtaken(st), s.recallFormer(ctx, st, js)); err != nil {
 		return err
 	}
 	var record epochRecord

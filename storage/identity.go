@@ -59,6 +59,7 @@ type person struct {
 	Store   StoreID   `json:"store"`
 	Created time.Time `json:"created"` // by a clock that may be wrong: for people only
 	Known   []StoreID `json:"known,omitempty"`
+	Former  []former  `json:"former,omitempty"`
 	Outrun  uint64    `json:"outrun,omitempty"` // this is an older copy of a store that went on to this epoch; 0: it is not
 }
 
@@ -84,7 +85,9 @@ func openIdentity(home, leaf string, log *slog.Logger) (*identity, error) {
 	}
 	if errWho == nil && errCount == nil && id.person.Store != "" && id.person.Store == id.epochs.Store {
 		if id.person.Leaf != leaf {
-			log.Warn("this store was made under another name", "was", id.person.Leaf, "now", leaf)
+			if err := id.rename(leaf); err != nil {
+				return nil, err
+			}
 		}
 		return id, id.setEpoch(id.epochs.Epoch + 1)
 	}

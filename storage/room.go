@@ -178,13 +178,19 @@ func (st *stream) limits(ttl map[string]time.Duration) limits {
 	return l
 }
 
-// forwarded asks how far the hub is proven to hold a stream.
+// forwarded asks how far the hub is proven to hold a stream: never beyond what waits under a former name of the leaf.
 func (s *Store) forwarded(stream string) (Position, bool) {
 	ask := s.server().Forwarded
 	if ask == nil {
 		return 0, false
 	}
-	return ask(stream)
+	at, known := ask(stream)
+	if st := s.byName[stream]; st != nil {
+		if f := st.former.Load(); f != nil && at > f.Proof {
+			return f.Proof, known
+		}
+	}
+	return at, known
 }
 
 // startKeeper lets the keeper work on its own, until stopKeeper.
@@ -303,6 +309,7 @@ type StreamState struct {
 	Full           bool     // it refuses records for want of room
 	Err            error    // why records are refused at the moment; nil if they are taken
 	Waits          error    // why those that are taken wait in the journal at the moment; nil if they do not
+	Former         *Former  // records of a former name of the leaf wait; nil: none do
 	Unbalanced     bool     // the account was found wrong: see the log
 }
 
@@ -320,7 +327,7 @@ func (s *Store) Streams() []StreamState {
 	all := make([]StreamState, len(s.streams))
 	for i, st := range s.streams {
 		proven, _ := s.forwarded(st.name())
-		state := StreamState{Name: st.name(), StreamCounters: s.counters.totals(st.name(), proven)}
+		state := StreamState{Name: st.name(), StreamCounters: s.counters.totals(st.name(), proven), Former: st.former.Load()}
 		st.mu.Lock()
 		state.Waits = st.err
 		st.mu.Unlock()

@@ -99,6 +99,8 @@ type stream struct {
 
 	unpublished struct{ records, bytes atomic.Int64 } // in the ring and not in the stream
 
+	former atomic.Pointer[Former] // nil: nothing of a former name waits
+
 	verifyMu sync.Mutex       // guards verified
 	verified map[int]verified // blocks that were read without a fault, by number
 

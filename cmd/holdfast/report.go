@@ -82,7 +82,9 @@ func (r *reporter) streams(up *streams, waits error) []status.Stream {
 			Records: s.Messages, Bytes: s.Bytes, MaxBytes: r.cfg.Load().Streams[i].MaxBytes,
 			State: p.State.String(), Cause: p.Cause, Remedy: p.Remedy, Since: p.Since, Oldest: p.Oldest, Rate: p.Rate, ETA: p.ETA.Seconds(),
 		}
-		if attached(p.State) {
+		if s.Former != nil {
+			st.Former = s.Former.Leaf
+		} else if attached(p.State) {
 			// A quorum of the hub has acknowledged the rest. What may be removed here still goes by the proof read from the hub.
 			st.Waiting = min(st.Waiting, p.Pending)
 			st.Sent = min(st.Waiting, p.Sent)

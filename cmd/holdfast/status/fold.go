@@ -64,6 +64,10 @@ func foldStreams(r Report, v *Verdict) {
 		if s.Waits != "" && !s.Full && s.Error == "" {
 			v.add(Warning, where, "takes no records, which wait in the journal: "+s.Waits, "see to the cause, make room if the disk is full: when the journal is full, too, new data is refused; all goes on by itself")
 		}
+		if s.Former != "" && s.Mode != "none" {
+			v.add(Problem, where, fmt.Sprintf("records that were captured when this leaf had the name %s wait, and the hub does not ask for them under its present name", s.Former),
+				"set leaf.name back to "+s.Former+" until they are at the hub; if another gateway has that name, take out hub.urls meanwhile and carry them there with `holdfast export`")
+		}
 		if s.Wrong {
 			v.add(Problem, where, "its account does not balance: stored is not forwarded, waiting and dropped together", "keep the log, which has the figures, and report it; capture and forwarding go on")
 		}

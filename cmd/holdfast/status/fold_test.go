@@ -39,6 +39,7 @@ func TestFold(t *testing.T) {
 		{"stream full", func(r *Report) { r.Streams[0].Full = true }, false, "CANNOT BE STORED", "problem stream SENSORS is full"},
 		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},
 		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "all that was not lost is at the hub: 7 records were lost", "warning stream SENSORS 7 records dropped"},
+		{"renamed", func(r *Report) { r.Streams[0].Former, r.Streams[0].Waiting = "old", 3 }, true, "3 records", "problem stream SENSORS records that were captured when this leaf had the name old wait"},
 		{"damaged", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"damage": 1} }, true, "1 record was lost", "problem stream SENSORS 1 record lost (damage 1)"},
 		{"damage found", func(r *Report) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}

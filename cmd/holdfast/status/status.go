@@ -66,6 +66,7 @@ type Stream struct {
 	Error     string            `json:"error,omitempty"`              // of the store: writes fail
 	Waits     string            `json:"in_journal_because,omitempty"` // records are taken, and wait in the journal
 	Full      bool              `json:"full,omitempty"`
+	Former    string            `json:"waits_as,omitempty"`      // former name of the leaf under which some of what waits was captured
 	Wrong     bool              `json:"account_wrong,omitempty"` // stored is not forwarded + waiting + dropped
 	Stored    uint64            `json:"stored"`
 	Forwarded uint64            `json:"forwarded"`
