@@ -85,7 +85,9 @@ func (r *CheckReport) checkStream(account, name, dir string, count *streamCount)
 	consumers, _ := os.ReadDir(filepath.Join(dir, serverConsumers)) // none is the usual
 	for _, c := range consumers {
 		path := filepath.Join(dir, serverConsumers, c.Name())
-		if file, why, err := consumerFault(path, name); err != nil || why != "" {
+		if file, why, err := consumerFault(path, name); err == nil && why != "" && isTorn(path, name) {
+			r.add(Note, filepath.Join(path, serverMetaSum), tornText, "the next start puts it right")
+		} else if err != nil || why != "" {
 			r.add(Damage, filepath.Join(path, file), errors.Join(errors.New(why), err).Error(), "the consumer is set aside at the next start and begins anew")
 		}
 	}

@@ -2,12 +2,16 @@ package storage
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-edge/holdfast/storage/blocks"
 )
@@ -204,6 +208,15 @@ func (m metaCopies) mendConsumers(stream string) ([]mending, error) {
 		if why == "" {
 			continue
 		}
+		if sum, torn := tornSum(path, stream); torn {
+			if err := writeFile(filepath.Join(path, serverMetaSum), []byte(sum), true); err != nil {
+				return done, err
+			}
+			if file, _, err = consumerFault(path, stream); err == nil && file == "" {
+				done = append(done, mending{Stream: stream, Path: filepath.Join(path, serverMetaSum), Why: tornText, Restored: true})
+				continue
+			}
+		}
 		to, err := setAside(path, m.aside, stream+"-"+n.Name())
 		if err != nil {
 			return done, err
@@ -211,6 +224,42 @@ func (m metaCopies) mendConsumers(stream string) ([]mending, error) {
 		done = append(done, mending{Stream: stream, Path: filepath.Join(path, file), Why: why, Aside: to})
 	}
 	return done, nil
+}
+
+const tornText = "older than the metadata beside it, which is whole: the power failed between the two"
+
+// tornSum returns the checksum of a consumer's metadata where a power cut came between the two files, which the server writes one after the other: the sum is
+// missing, or older than metadata that is whole and speaks of this consumer. Bytes that went bad leave the times of the files as they were.
+func tornSum(dir, stream string) (sum string, torn bool) {
+	meta, err := os.ReadFile(filepath.Join(dir, serverMeta))
+	if err != nil {
+		return "", false
+	}
+	of, err := os.Stat(filepath.Join(dir, serverMeta))
+	if err != nil {
+		return "", false
+	}
+	if was, err := os.Stat(filepath.Join(dir, serverMetaSum)); err == nil && was.Size() > 0 && !of.ModTime().After(was.ModTime()) {
+		return "", false
+	}
+	var consumer struct {
+		Created  time.Time
+		Name     string
+		Direct   bool `json:"direct"`
+		Sourcing bool `json:"sourcing"`
+		jetstream.ConsumerConfig
+	}
+	d := json.NewDecoder(bytes.NewReader(meta))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&consumer); err != nil || d.More() || consumer.Created.IsZero() || consumer.Name != filepath.Base(dir) {
+		return "", false
+	}
+	return blocks.MetaSum(stream+"/"+consumer.Name, meta), true
+}
+
+func isTorn(dir, stream string) bool {
+	_, torn := tornSum(dir, stream)
+	return torn
 }
 
 // consumerFault says what is wrong with the directory of a stream's consumer, and with which file; nothing if why is empty. The server does not look at

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -177,7 +178,6 @@ func TestMendConsumer(t *testing.T) {
 		// JSON all the same: the server would stop the whole stream for the first, and work with the second.
 		{"key of metadata", serverMeta, func(b []byte) []byte { return bytes.Replace(b, []byte(`"Created"`), []byte(`"Creared"`), 1) }},
 		{"value of metadata", serverMeta, func(b []byte) []byte { return bytes.Replace(b, []byte(`:1000,`), []byte(`:9000,`), 1) }},
-		{"empty checksum", serverMetaSum, func([]byte) []byte { return nil }},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -187,7 +187,14 @@ func TestMendConsumer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			was, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(path, c.damage(raw), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, was.ModTime(), was.ModTime()); err != nil { // nobody wrote it
 				t.Fatal(err)
 			}
 			done, err := m.mend()
@@ -201,6 +208,59 @@ func TestMendConsumer(t *testing.T) {
 			}
 			if info := st.CachedInfo(); info.State.Msgs != 200 || info.State.Consumers != 0 {
 				t.Errorf("after mend the stream holds %+v", info.State)
+			}
+		})
+	}
+}
+
+// TestTornConsumerStays cuts the power between the two files of a consumer's metadata: it goes on where it was. What is torn itself is set aside.
+func TestTornConsumerStays(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		file  string
+		write func(b []byte) []byte
+		stays bool
+	}{
+		{"newer metadata", serverMeta, func(b []byte) []byte { return bytes.Replace(b, []byte(`:1000,`), []byte(`:2000,`), 1) }, true},
+		{"no checksum yet", serverMetaSum, func([]byte) []byte { return nil }, true},
+		{"half of the metadata", serverMeta, func(b []byte) []byte { return b[:len(b)/2] }, false},
+		{"metadata of another", serverMeta, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(`"app"`), []byte(`"apq"`)) }, false},
+		{"an unknown key", serverMeta, func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"max_ack_pending"`), []byte(`"max_acc_pending"`), 1)
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, m := metaStore(t)
+			consumer := filepath.Join(m.streams, "S", serverConsumers, "app")
+			path := filepath.Join(consumer, c.file)
+			raw, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, c.write(raw), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			later := time.Now().Add(time.Second) // some file systems count in more than a tick of the clock
+			if err := os.Chtimes(path, later, later); err != nil {
+				t.Fatal(err)
+			}
+			done, err := m.mend()
+			if err != nil || len(done) != 1 || done[0].Restored != c.stays || (done[0].Aside == "") != c.stays {
+				t.Fatalf("mend = %+v, %v", done, err)
+			}
+			if again, err := m.mend(); err != nil || len(again) != 0 {
+				t.Errorf("a second mend = %+v, %v", again, err)
+			}
+			if !c.stays {
+				return
+			}
+			s := startKeepServer(t, dir)
+			got, err := s.js.Consumer(testContext(t), "S", "app")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info := got.CachedInfo(); info.NumAckPending != 30 || info.Delivered.Stream != 1039 {
+				t.Errorf("the consumer came back with %d pending, delivered up to %d, want 30 and 1039", info.NumAckPending, info.Delivered.Stream)
 			}
 		})
 	}
