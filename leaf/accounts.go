@@ -66,6 +66,12 @@ const CapturePrefix = "$JS.capture.API"
 // AppendSubject is where a local application appends to a source by request; what follows the source becomes the record's tail.
 func AppendSubject(source string) string { return "holdfast.append." + source }
 
+// appendedTo is the subject that what is appended gets on its way to the daemon. Nobody subscribes below $JS but with leave, and the server refuses streams
+// there that acknowledge: nobody else can answer in the daemon's place.
+func appendedTo(source string) string { return "$JS.capture.append." + source }
+
+var appended = appendedTo(">")
+
 // accounts sets the accounts and users of o. The daemon's user works inside the process only.
 func (s *Server) accounts(o *server.Options) error {
 	id, apps := s.identity, s.options().Apps
@@ -81,7 +87,7 @@ func (s *Server) accounts(o *server.Options) error {
 	open := len(apps.Users) == 0 && (s.listen != "" || s.websocket != "")
 	appOnly := only
 	if open {
-		appOnly = fmt.Sprintf(", permissions: { publish: { deny: [%q] } }", restoreRequests)
+		appOnly = fmt.Sprintf(", permissions: { publish: { deny: [%q] }, subscribe: { deny: [%q] } }", restoreRequests, appended)
 	}
 	exports, imports := s.shared()
 	text := fmt.Sprintf(`accounts {
@@ -101,6 +107,9 @@ system_account: %s
 	for _, account := range o.Accounts {
 		if account.Name == AccountApp {
 			addUsers(o, account, apps.Users)
+			if err := account.AddMapping(AppendSubject(">"), appended); err != nil {
+				return fmt.Errorf("mapping of %s: %w", AppendSubject(">"), err)
+			}
 			for _, m := range apps.Mappings {
 				if err := account.AddMapping(m.From, m.To); err != nil {
 					return fmt.Errorf("mapping of %s: %w", m.From, err)
@@ -122,13 +131,31 @@ func (a Apps) jetstream() string {
 
 func addUsers(o *server.Options, account *server.Account, users []User) {
 	for _, u := range users {
-		permissions := &server.Permissions{Publish: u.Publish.without(restoreRequests).permission(), Subscribe: u.Subscribe.permission()}
+		permissions := &server.Permissions{Publish: u.Publish.appending().without(restoreRequests).permission(), Subscribe: u.Subscribe.without(appended).permission()}
 		if u.NKey != "" {
 			o.Nkeys = append(o.Nkeys, &server.NkeyUser{Nkey: u.NKey, Permissions: permissions, Account: account})
 			continue
 		}
 		o.Users = append(o.Users, &server.User{Username: u.Name, Password: u.Password, Permissions: permissions, Account: account})
 	}
+}
+
+// appending returns s with what it says of appending said of the subject that it gets, too: the server looks at that.
+func (s Subjects) appending() Subjects {
+	with := func(list []string) []string {
+		list = slices.Clone(list)
+		for _, subject := range list {
+			if tokens := strings.SplitN(subject, ".", 3); !server.SubjectsCollide(subject, AppendSubject(">")) {
+				continue
+			} else if len(tokens) == 3 && tokens[1] != ">" {
+				list = append(list, appendedTo(tokens[2]))
+			} else {
+				list = append(list, appended)
+			}
+		}
+		return list
+	}
+	return Subjects{Allow: with(s.Allow), Deny: with(s.Deny)}
 }
 
 // without returns s with one subject more that is denied.
@@ -177,8 +204,8 @@ func (s *Server) shared() (exports, imports string) {
 		api("DIRECT.GET."+DocumentStream+".>", many)
 	}
 	for _, source := range s.options().Append {
-		share("service", AppendSubject(source), "", "")
-		share("service", AppendSubject(source)+".>", "", "")
+		share("service", AppendSubject(source), appendedTo(source), "")
+		share("service", AppendSubject(source)+".>", appendedTo(source)+".>", "")
 	}
 	return out.String(), in.String()
 }

@@ -141,6 +141,11 @@ func (a Apps) Validate(fault func(key, problem, remedy string)) {
 			fault(fmt.Sprintf("mappings[%d]", i), fmt.Sprintf("%q cannot become %q", m.From, m.To), "every * of from stands in to as {{wildcard(1)}} or in {{partition(3,1)}}; see the documentation of NATS on subject mapping")
 		}
 	}
+	for i, m := range a.Mappings {
+		if server.SubjectsCollide(m.From, AppendSubject(">")) {
+			fault(fmt.Sprintf("mappings[%d].from", i), fmt.Sprintf("%q takes what is appended to sources by %s", m.From, AppendSubject(">")), "choose another subject")
+		}
+	}
 	a.users(fault)
 	seen := map[string]bool{}
 	for i, c := range a.Captured {

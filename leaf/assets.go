@@ -222,6 +222,13 @@ func (j JetStream) Validate(fault func(key, problem, remedy string)) {
 			fault(a.path, id+" is there already", "keep one of the two")
 		case a.kind == "key-value bucket" && a.stream.MaxMsgsPer > maxHistory:
 			fault(a.path+".history", fmt.Sprintf("is %d", a.stream.MaxMsgsPer), fmt.Sprintf("choose %d at most", maxHistory))
+		case a.consumer == nil:
+			for _, subject := range a.stream.Subjects {
+				if server.SubjectsCollide(subject, AppendSubject(">")) {
+					fault(a.path+".subjects", fmt.Sprintf("%q has subjects in it by which programs append to sources: they never come to it", subject),
+						"keep out of "+AppendSubject(">")+"; what is appended is in the captured stream")
+				}
+			}
 		}
 		seen[id] = true
 	}

@@ -14,8 +14,8 @@ import (
 const (
 	idsShort   = 200_000
 	idsAtMost  = 4_000_000
-	shortAbove = 85 // percent of the memory limit that is in use
-	lastAbove  = 93 // percent, above which nobody is spared
+	shortAbove = 85  // percent of the memory limit that is in use
+	lastAbove  = 100 // percent, above which nobody is spared
 	much       = 1 << 20
 )
 
