@@ -273,3 +273,29 @@ func (t AppTLS) config() (*tls.Config, error) {
 	}
 	return cfg, nil
 }
+
+// certSoon is how long before its end a certificate is a problem already.
+const certSoon = 14 * 24 * time.Hour
+
+// Examine reads the files of t and says what keeps the ports for local applications from opening, or from being accepted, now or soon. All is well if
+// problem is empty; lasting is true of a problem that there is now.
+func (t AppTLS) Examine(now time.Time) (problem, remedy string, lasting bool) {
+	if t.Cert == "" {
+		return "", "", false
+	}
+	cfg, err := t.config()
+	if err != nil {
+		return err.Error(), "put the files that belong together there, readable for the service", true
+	}
+	cert := cfg.Certificates[0].Leaf
+	day := cert.NotAfter.UTC().Format(time.DateOnly)
+	switch {
+	case now.After(cert.NotAfter):
+		return t.Cert + ": it has ended on " + day, "renew it, or set the clock if that is wrong", true
+	case now.Before(cert.NotBefore):
+		return t.Cert + ": it is for the time after " + cert.NotBefore.UTC().Format(time.DateOnly), "set the clock if that is wrong", true
+	case cert.NotAfter.Sub(now) < certSoon:
+		return t.Cert + ": it ends on " + day, "renew it, then `holdfast reload`", false
+	}
+	return "", "", false
+}

@@ -125,6 +125,28 @@ func TestAssetsAreMadeAndChanged(t *testing.T) {
 	}
 }
 
+func TestPlanNamesWhatIsInTheWay(t *testing.T) {
+	leak.Check(t)
+	s := startLeaf(t, Options{})
+	app := appJetStream(t, s)
+	for _, name := range []string{"MINE", "ORDERS"} {
+		if _, err := app.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{strings.ToLower(name) + ".>"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, declared := range []string{`{"name":"NEW","subjects":["new.>","mine.x"]}`, `{"name":"ORDERS","subjects":["orders.>","mine.y"]}`} {
+		plan, failed := settleAssets(t, s, streams(t, declared), true)
+		if len(plan) != 1 || !strings.Contains(plan[0], "stream MINE is there, is not declared") || len(failed) != 1 {
+			t.Errorf("plan for %s: %q, failed %v", declared, plan, failed)
+		}
+	}
+	// What is declared, too, changes before.
+	plan, _ := settleAssets(t, s, streams(t, `{"name":"MINE","subjects":["other.>"]}`, `{"name":"NEW","subjects":["mine.x"]}`), true)
+	if len(plan) != 2 || strings.Contains(fmt.Sprint(plan), "is not declared") {
+		t.Errorf("plan where what is in the way is declared: %q", plan)
+	}
+}
+
 func TestAssetsThatWouldLoseData(t *testing.T) {
 	leak.Check(t)
 	s := startLeaf(t, Options{})

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,37 @@ func (a *authority) issue(from, to time.Time, names ...string) (cert, key string
 		a.t.Fatal(err)
 	}
 	return writePEM(a.t, "CERTIFICATE", raw), writePEM(a.t, "PRIVATE KEY", rawKey)
+}
+
+func TestExamineAppTLS(t *testing.T) {
+	a := newAuthority(t)
+	now := time.Now()
+	cert := func(from, to time.Duration) AppTLS {
+		c, k := a.issue(now.Add(from), now.Add(to), "gateway")
+		return AppTLS{Cert: c, Key: k}
+	}
+	year := 365 * 24 * time.Hour
+	good, other := cert(-time.Hour, year), cert(-time.Hour, year)
+	for _, tt := range []struct {
+		name    string
+		tls     AppTLS
+		want    string // in the problem
+		lasting bool
+	}{
+		{"none", AppTLS{}, "", false},
+		{"good", good, "", false},
+		{"ended", cert(-year, -time.Hour), "it has ended on", true},
+		{"not yet", cert(time.Hour, year), "it is for the time after", true},
+		{"soon", cert(-year, 24*time.Hour), "it ends on", false},
+		{"missing", AppTLS{Cert: "/not/there", Key: good.Key}, "no such file", true},
+		{"key of another", AppTLS{Cert: good.Cert, Key: other.Key}, "private key does not match", true},
+		{"no authorities", AppTLS{Cert: good.Cert, Key: good.Key, CA: good.Key}, "holds no certificate", true},
+	} {
+		problem, remedy, lasting := tt.tls.Examine(now)
+		if (problem == "") != (tt.want == "") || !strings.Contains(problem, tt.want) || lasting != tt.lasting || (problem == "") != (remedy == "") {
+			t.Errorf("%s: %q, %q, %v", tt.name, problem, remedy, lasting)
+		}
+	}
 }
 
 // valid is a time span that holds now.

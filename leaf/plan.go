@@ -151,11 +151,34 @@ func (s *Server) PlanAssets(ctx context.Context, apps Apps, js JetStream) ([]Ass
 		if err != nil {
 			return nil, fmt.Errorf("plan %s %s: %w", a.kind, a.name, err)
 		}
+		if c.Action != "" && c.Error == "" && a.consumer == nil {
+			if c.Error, err = (manager{nc}).inTheWay(ctx, js, a.stream); err != nil {
+				return nil, fmt.Errorf("plan %s %s: %w", a.kind, a.name, err)
+			}
+		}
 		if c.Action != "" {
 			changes = append(changes, c)
 		}
 	}
 	return changes, nil
+}
+
+// inTheWay names a stream that is there without being declared and has subjects that a declared one wants; empty if there is none.
+func (m manager) inTheWay(ctx context.Context, js JetStream, want server.StreamConfig) (string, error) {
+	for _, subject := range want.Subjects {
+		var there struct {
+			Streams []string `json:"streams"`
+		}
+		if err := m.request(ctx, "STREAM.NAMES", map[string]string{"subject": subject}, &there); err != nil {
+			return "", err
+		}
+		for _, name := range there.Streams {
+			if name != want.Name && !js.declares(name) {
+				return fmt.Sprintf("stream %s is there, is not declared, and has subjects of %s: give one of the two others, or delete it", name, subject), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 func planAsset(ctx context.Context, live manager, test *scratch, js JetStream, a asset) (AssetChange, error) {

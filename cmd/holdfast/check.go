@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/holdfast-edge/holdfast/configs"
 	fleet "github.com/holdfast-edge/holdfast/forward/hub"
@@ -53,6 +54,9 @@ func checkCommand(_ context.Context, args []string, std stdio) error {
 		var file *os.PathError
 		if owned != nil && !errors.As(owned, &file) { // a file of systemd's is not there yet
 			fmt.Fprintf(std.err, "warning: %v; until then the link is refused, and capture goes on\n", owned)
+		}
+		if problem, remedy, _ := cfg.Apps.TLS.Examine(time.Now()); problem != "" {
+			fmt.Fprintf(std.err, "warning: apps.tls: %s: %s\n", problem, remedy)
 		}
 		_, err = fmt.Fprintf(std.out, "%s: leaf %s, streams: %d, sources: %d, no faults found\n", *path, cfg.Leaf.Name, len(cfg.Streams), len(cfg.Sources))
 		for _, hint := range portHints(cfg) {

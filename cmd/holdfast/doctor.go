@@ -26,6 +26,9 @@ type examination struct {
 // examinations lists what there is to look at in a configuration.
 func examinations(cfg configs.Config) (list []examination) {
 	list = append(list, examination{"data directory", func(context.Context) []ingest.Finding { return examineData(cfg) }})
+	if cfg.Apps.TLS.Cert != "" {
+		list = append(list, examination{"apps.tls", func(context.Context) []ingest.Finding { return examineAppTLS(cfg) }})
+	}
 	for _, s := range cfg.Sources {
 		switch {
 		case s.MQTT != nil:
@@ -37,6 +40,18 @@ func examinations(cfg configs.Config) (list []examination) {
 		}
 	}
 	return list
+}
+
+// examineAppTLS looks at the certificate of the ports for local applications.
+func examineAppTLS(cfg configs.Config) []ingest.Finding {
+	f := ingest.Finding{What: "certificate", Level: ingest.Fine}
+	var lasting bool
+	if f.Cause, f.Remedy, lasting = cfg.Apps.TLS.Examine(time.Now()); lasting {
+		f.Level = ingest.Failure
+	} else if f.Cause != "" {
+		f.Level = ingest.Warning
+	}
+	return []ingest.Finding{f}
 }
 
 // examineData looks at what keeps a daemon from its store.

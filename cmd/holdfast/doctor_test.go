@@ -41,4 +41,13 @@ func TestDoctor(t *testing.T) {
 	if text, code = doctor(file); code != exitDone || !strings.Contains(text, "nothing to look at") {
 		t.Errorf("doctor ended with %d and said\n%s", code, text)
 	}
+	text = "apps: {tls: {cert: nothing.pem, key: nothing.key}}\n"
+	file = write("  - {name: gps, into: SENSORS, serial: {port: /dev/ttyS9}, frame: nmea}\n" + text)
+	if text, code = doctor(file); code != exitFailed || !strings.Contains(text, "failure  apps.tls: certificate") || !strings.Contains(text, "nothing.pem") {
+		t.Errorf("doctor ended with %d and said\n%s", code, text)
+	}
+	var out, errs bytes.Buffer
+	if code := execute(context.Background(), []string{"check", file}, stdio{out: &out, err: &errs}); code != exitDone || !strings.Contains(errs.String(), "warning: apps.tls: ") {
+		t.Errorf("check ended with %d and said\n%s%s", code, out.String(), errs.String())
+	}
 }
