@@ -161,7 +161,8 @@ func plain(text string) string {
 }
 
 // keep rewrites the files of the quarantine without those of all its records that are not to stay, on flash. Lines that cannot be read stay as they are.
-func (q *quarantine) keep(all []Quarantined, stay func(Quarantined) bool) error {
+func (q *quarantine) keep(all []Quarantined, stay func(Quarantined) bool) (err error) {
+	defer func() { err = errors.Join(err, q.recount()) }()
 	gone := map[string]bool{}
 	for _, r := range all {
 		if !stay(r) {

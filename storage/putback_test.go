@@ -30,7 +30,10 @@ func TestPutBack(t *testing.T) {
 		if err != nil || len(q) != 1 {
 			t.Fatalf("set aside: %d, %v", len(q), err)
 		}
-		b.start() // without being asked it stays
+		was := s.SetAside()
+		if now := b.start().SetAside(); was != 1 || now != 1 { // without being asked it stays
+			t.Errorf("set aside: %d, after another start %d, want 1", was, now)
+		}
 		b.expect("A", "a1 1", "a1 3")
 		if err := AskPutBack(b.dir); !errors.Is(err, ErrLocked) {
 			t.Errorf("AskPutBack beside a daemon: %v, want ErrLocked", err)
@@ -58,6 +61,9 @@ func TestPutBack(t *testing.T) {
 			}
 			if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: the quarantine still has it: %v", when, err)
+			}
+			if n := b.s.SetAside(); n != 0 {
+				t.Errorf("%s: %d are set aside still", when, n)
 			}
 			if _, err := os.Stat(filepath.Join(b.dir, "store", putBackMark)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: it is still asked for: %v", when, err)

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -42,6 +43,8 @@ type quarantine struct {
 	dir   string
 	files map[string]*quarantineFile
 	aead  cipher.AEAD // nil: the store is not encrypted
+
+	aside atomic.Int64 // records that it holds, without the store's own
 }
 
 // sealedLine is a line of the quarantine of an encrypted store: the JSON of a Quarantined behind a random nonce, by AES-256-GCM under a key of the quarantine's own.
@@ -160,23 +163,47 @@ func readQuarantine(dir, keyFile string) ([]Quarantined, error) {
 
 // all reads everything that was set aside.
 func (q *quarantine) all() (all []Quarantined, err error) {
+	err = q.walk(func(r Quarantined) { all = append(all, r) })
+	return all, err
+}
+
+// recount counts what was set aside.
+func (q *quarantine) recount() error {
+	var n int64
+	err := q.walk(func(r Quarantined) {
+		if r.captured() {
+			n++
+		}
+	})
+	q.aside.Store(n)
+	return err
+}
+
+// walk calls fn with everything that was set aside.
+func (q *quarantine) walk(fn func(Quarantined)) error {
 	names, err := os.ReadDir(q.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the quarantine: %w", err)
+		return fmt.Errorf("read the quarantine: %w", err)
 	}
 	for _, n := range names {
 		f, err := os.Open(filepath.Join(q.dir, n.Name()))
 		if err == nil {
-			err = errors.Join(q.read(f, func(r Quarantined) { all = append(all, r) }), f.Close())
+			err = errors.Join(q.read(f, fn), f.Close())
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the quarantine: %w", err)
+			return fmt.Errorf("read the quarantine: %w", err)
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// captured reports whether it may be a record of a source's: all that is not known to be the store's own.
+func (r Quarantined) captured() bool {
+	id, err := r.id()
+	return err != nil || !Own(id.Source)
 }
 
 // add sets a record aside. fresh: it was not there yet.
@@ -197,6 +224,9 @@ func (q *quarantine) add(r Quarantined) (fresh bool, err error) {
 		return false, err
 	}
 	f.have[key] = true
+	if r.captured() {
+		q.aside.Add(1)
+	}
 	return true, nil
 }
 
@@ -210,10 +240,11 @@ func (q *quarantine) close() error {
 
 // setAside keeps a record that cannot go into its stream.
 func (s *Store) quarantined(e *journal.Entry, m message, reason string) error {
-	fresh, err := s.quarantine.add(Quarantined{
+	r := Quarantined{
 		Stream: m.stream, Incarnation: e.Incarnation, Sequence: Position(e.Sequence), Reason: reason, Time: s.now().UTC(),
 		Subject: m.subject, Header: string(m.header), Data: m.data,
-	})
+	}
+	fresh, err := s.quarantine.add(r)
 	if err != nil {
 		return fmt.Errorf("set record %d of stream %s aside: %w", e.Sequence, m.stream, err)
 	}
@@ -233,8 +264,14 @@ func (s *Store) alarmQuarantine(stream, reason string) {
 	}
 }
 
-// openQuarantine names what was set aside in earlier runs.
+// SetAside returns how many acknowledged records are in the quarantine. Records of the store's own do not count, nor does what cannot be read.
+func (s *Store) SetAside() uint64 { return uint64(max(0, s.quarantine.aside.Load())) }
+
+// openQuarantine counts and names what was set aside in earlier runs.
 func (s *Store) openQuarantine() error {
+	if err := s.quarantine.recount(); err != nil {
+		s.log.Error("not all that was set aside is counted", "err", err)
+	}
 	return s.each(s.quarantine.dir, func(path string) error {
 		s.alarmQuarantine(filepath.Base(path), "in an earlier run")
 		return nil

@@ -46,7 +46,7 @@ func (r *reporter) report() status.Report {
 			SentToday: carried.Today.Sent, ReceivedToday: carried.Today.Received, SentMonth: carried.Month.Sent, ReceivedMonth: carried.Month.Received,
 		},
 		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()),
-		Crash: r.start.Crashed(), Aside: aside(r.cfg.Load().Leaf.Data),
+		Crash: r.start.Crashed(), Aside: aside(r.cfg.Load().Leaf.Data), SetAside: r.store.SetAside(),
 	}
 	if up != nil {
 		rep.Down = down(up.uplink.Downlinks(), link.State == leaf.LinkUp)

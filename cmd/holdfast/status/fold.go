@@ -3,18 +3,19 @@ package status
 import (
 	"fmt"
 	"sort"
-	"strconv"
+	"strings"
 	"time"
 )
 
 // Fold returns the verdict over a report. It looks at nothing but r.
 func Fold(r Report) Verdict {
-	v := Verdict{Safe: true, Findings: []Finding{}}
+	v := Verdict{SetAside: r.SetAside, Findings: []Finding{}}
 	foldStreams(r, &v)
 	foldSources(r, &v)
 	foldLink(r, &v)
 	foldDown(r, &v)
 	foldCrashes(r, &v)
+	r.Damage = foldAside(r, &v)
 	foldDamage(r, &v)
 	if r.Apps != nil {
 		foldApps(r, *r.Apps, &v)
@@ -26,6 +27,7 @@ func Fold(r Report) Verdict {
 	sort.SliceStable(v.Findings, func(i, j int) bool {
 		return rank(v.Findings[i].Severity) < rank(v.Findings[j].Severity)
 	})
+	v.Safe = v.Lost == 0 && v.SetAside == 0 && !v.blocked
 	v.Sentence = sentence(r, v)
 	return v
 }
@@ -55,10 +57,10 @@ func foldStreams(r Report, v *Verdict) {
 		where := "stream " + s.Name
 		switch {
 		case s.Full:
-			v.Safe = false
+			v.blocked = true
 			v.add(Problem, where, "is full and refuses new records", fullRemedy(s.Mode))
 		case s.Error != "":
-			v.Safe = false
+			v.blocked = true
 			v.add(Problem, where, "cannot be written: "+s.Error, "check the disk; capture goes on by itself when writing works again")
 		}
 		if s.Waits != "" && !s.Full && s.Error == "" {
@@ -98,6 +100,27 @@ func foldCrashes(r Report, v *Verdict) {
 		v.add(Warning, "daemon", "the run before this one crashed: "+r.Crash, "report it with the file crash.last of the data directory")
 	}
 }
+
+// foldAside tells of acknowledged records that are in no stream, and returns the other damage.
+func foldAside(r Report, v *Verdict) []Damage {
+	const remedy = "`holdfast repair --dry-run` says why, and `holdfast repair --put-back`, with the daemon stopped, has the next start put back what can be: docs/OPERATIONS.md, `Is the card sound?`, says when"
+	if v.SetAside > 0 {
+		v.add(Problem, quarantine, "holds "+acknowledged(v.SetAside)+" that could not go into "+verb(v.SetAside, "its stream", "their streams"), remedy)
+	}
+	var others []Damage
+	for _, d := range r.Damage {
+		switch {
+		case !strings.HasPrefix(d.Where, quarantine+"/"):
+			others = append(others, d)
+		case v.SetAside == 0: // what the store wrote itself, or cannot read
+			v.add(Warning, d.Where, d.Problem, remedy)
+		}
+	}
+	return others
+}
+
+// quarantine is where the store keeps what could not go into its stream, from the data directory.
+const quarantine = "store/quarantine"
 
 // foldDamage tells of damage that was found and dealt with: all that took data of local applications, and the first three others by name.
 func foldDamage(r Report, v *Verdict) {
@@ -142,6 +165,9 @@ const expiredReason = "expired"
 // notKeptReason is the one for records that the hub lost and the gateway did not keep any more.
 const notKeptReason = "not-kept"
 
+// refusedReason is the one for records that were set aside. They may have been put back since.
+const refusedReason = "refused"
+
 func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 	if n := dropped[limitReason]; n > 0 {
 		v.add(Warning, where, records(n)+" dropped for want of room before the hub had them; a gap record marks each range",
@@ -158,10 +184,13 @@ func foldDropped(where string, dropped map[string]uint64, v *Verdict) {
 			"find out why the hub lost them: it was restored to an earlier state, or its stream was made anew or purged; a longer keep_forwarded lets this gateway send more of them again")
 		v.Lost += n
 	}
+	if n := dropped[refusedReason]; n > 0 {
+		v.add(Warning, where, records(n)+" could not go into it and went to "+quarantine+"; a gap record marks each", "the log names the first and why")
+	}
 	var lost uint64
 	others := map[string]uint64{}
 	for reason, n := range dropped {
-		if reason != limitReason && reason != expiredReason && reason != notKeptReason && n > 0 {
+		if reason != limitReason && reason != expiredReason && reason != notKeptReason && reason != refusedReason && n > 0 {
 			lost += n
 			others[reason] = n
 		}
@@ -208,7 +237,7 @@ func foldSources(r Report, v *Verdict) {
 		switch s.State {
 		case "running", "starting":
 		case "blocked":
-			v.Safe = false
+			v.blocked = true
 			v.add(Problem, where, what, s.Remedy)
 		case "denied", "busy", "refused":
 			v.add(Problem, where, what, s.Remedy)
@@ -263,16 +292,7 @@ func foldLink(r Report, v *Verdict) {
 }
 
 func sentence(r Report, v Verdict) string {
-	s := "Your data is safe on this gateway"
-	if !v.Safe {
-		s = "What was acknowledged is on flash, but NEW DATA CANNOT BE STORED"
-	}
-	if v.AppsLost > 0 {
-		s = "DATA OF LOCAL APPLICATIONS WAS LOST on this gateway; what was captured is on flash"
-		if !v.Safe {
-			s += ", but NEW DATA CANNOT BE STORED"
-		}
-	}
+	s := standing(v)
 	forwards := false
 	for _, st := range r.Streams {
 		forwards = forwards || st.Mode != "none"
@@ -280,8 +300,6 @@ func sentence(r Report, v Verdict) string {
 	switch {
 	case !forwards || r.Link.State == "off":
 		return s + "; no hub is configured."
-	case v.Waiting == 0 && v.Lost > 0:
-		return s + ", and all that was not lost is at the hub: " + records(v.Lost) + verb(v.Lost, " was", " were") + " lost."
 	case v.Waiting == 0:
 		return s + ", and all of it is at the hub."
 	case v.Waiting == v.Sent:
@@ -304,53 +322,27 @@ func sentence(r Report, v Verdict) string {
 	return s
 }
 
-func verb(n uint64, one, many string) string {
-	if n == 1 {
-		return one
+// standing says how the records stand that were acknowledged, and what becomes of new ones.
+func standing(v Verdict) string {
+	const refused = "NEW DATA CANNOT BE STORED"
+	var bad []string
+	if v.Lost > 0 {
+		bad = append(bad, acknowledged(v.Lost)+verb(v.Lost, " was", " were")+" LOST")
 	}
-	return many
-}
-
-func records(n uint64) string {
-	return Count(n) + verb(n, " record", " records")
-}
-
-func reasons(m map[string]uint64) string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+	if v.SetAside > 0 {
+		bad = append(bad, acknowledged(v.SetAside)+verb(v.SetAside, " is", " are")+" SET ASIDE")
 	}
-	sort.Strings(keys)
-	s := ""
-	for i, k := range keys {
-		if i > 0 {
-			s += ", "
-		}
-		s += k + " " + Count(m[k])
+	if v.AppsLost > 0 {
+		bad = append(bad, "DATA OF LOCAL APPLICATIONS WAS LOST")
 	}
-	return s
-}
-
-// Count writes n with a comma between thousands.
-func Count(n uint64) string {
-	s := strconv.FormatUint(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
+	s := strings.Join(bad, " and ")
+	switch {
+	case s == "" && v.blocked:
+		return "What was acknowledged is on flash, but " + refused
+	case s == "":
+		return "Your data is safe on this gateway"
+	case v.blocked:
+		s += ", and " + refused
 	}
-	return s
-}
-
-// span writes a duration in the two largest units that matter to a person.
-func span(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Second:
-		return "under a second"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%d days", d/(24*time.Hour))
+	return s + "; what else was acknowledged is on flash"
 }

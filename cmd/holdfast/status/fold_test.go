@@ -38,9 +38,21 @@ func TestFold(t *testing.T) {
 		{"one record", func(r *Report) { r.Streams[0].Waiting = 1 }, true, "1 record waits", ""},
 		{"stream full", func(r *Report) { r.Streams[0].Full = true }, false, "CANNOT BE STORED", "problem stream SENSORS is full"},
 		{"store failing", func(r *Report) { r.Streams[0].Error = "input/output error" }, false, "CANNOT BE STORED", "problem stream SENSORS cannot be written: input/output error"},
-		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, true, "all that was not lost is at the hub: 7 records were lost", "warning stream SENSORS 7 records dropped"},
 		{"renamed", func(r *Report) { r.Streams[0].Former, r.Streams[0].Waiting = "old", 3 }, true, "3 records", "problem stream SENSORS records that were captured when this leaf had the name old wait"},
-		{"damaged", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"damage": 1} }, true, "1 record was lost", "problem stream SENSORS 1 record lost (damage 1)"},
+		{"dropped", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"drop-oldest": 7} }, false, "7 acknowledged records were LOST; what else was acknowledged is on flash, and all of it is at the hub", "warning stream SENSORS 7 records dropped"},
+		{"damaged", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"damage": 1} }, false, "1 acknowledged record was LOST", "problem stream SENSORS 1 record lost (damage 1)"},
+		{"lost, and new ones are refused", func(r *Report) {
+			r.Streams[0].Dropped, r.Streams[0].Full = map[string]uint64{"damage": 1}, true
+		}, false, "1 acknowledged record was LOST, and NEW DATA CANNOT BE STORED", "problem stream SENSORS is full"},
+		{"set aside", func(r *Report) {
+			r.SetAside, r.Damage = 20, []Damage{{Where: "store/quarantine/SENSORS", Problem: "acknowledged records could not go into their stream: in an earlier run"}}
+			r.Streams[0].Waiting = 5
+		}, false, "20 acknowledged records are SET ASIDE; what else was acknowledged is on flash; 5 records wait for the hub", "problem store/quarantine holds 20 acknowledged records that could not go into their streams"},
+		{"lost, and set aside", func(r *Report) {
+			r.SetAside, r.Streams[0].Dropped = 1, map[string]uint64{"damage": 2, "refused": 1}
+		}, false, "2 acknowledged records were LOST and 1 acknowledged record is SET ASIDE; what else", "problem stream SENSORS 2 records lost (damage 2)"},
+		{"put back", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"refused": 1} }, true, "", "warning stream SENSORS 1 record could not go into it"},
+		{"a record of the store's own set aside", func(r *Report) { r.Damage = []Damage{{Where: "store/quarantine/SENSORS", Problem: "x"}} }, true, "", "warning store/quarantine/SENSORS x"},
 		{"damage found", func(r *Report) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
 		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},
@@ -64,7 +76,7 @@ func TestFold(t *testing.T) {
 		{"rejects that were acknowledged", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"payload too large": 2} }, true, "", "warning source gps 2 records refused: payload too large"},
 		{"a message on a topic of others", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"not allowed": 1} }, true, "", "warning source gps 1 record refused: not allowed"},
 		{"noise on a line", func(r *Report) { r.Sources[0].Rejected = map[string]uint64{"bad checksum": 2} }, true, "", ""},
-		{"lost at the hub", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"not-kept": 3} }, true, "", "problem stream SENSORS 3 records that the hub had are there no more"},
+		{"lost at the hub", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"not-kept": 3} }, false, "3 acknowledged records were LOST", "problem stream SENSORS 3 records that the hub had are there no more"},
 		{"same name twice", func(r *Report) {
 			r.Streams[0].State, r.Streams[0].Cause = "same name twice", "another store"
 		}, true, "", "problem stream SENSORS same name twice: another store"},
@@ -84,6 +96,14 @@ func TestFold(t *testing.T) {
 			r := healthy()
 			tt.change(&r)
 			v := Fold(r)
+			if strings.Contains(v.Sentence, "safe") != (v.Safe && v.AppsLost == 0) {
+				t.Errorf("Safe = %v, and the sentence is %q", v.Safe, v.Sentence)
+			}
+			for _, f := range v.Findings {
+				if f.Where == quarantine && !strings.Contains(f.Remedy, "repair --put-back") {
+					t.Errorf("the remedy of what is set aside is %q", f.Remedy)
+				}
+			}
 			if v.Safe != tt.safe {
 				t.Errorf("Safe = %v, want %v", v.Safe, tt.safe)
 			}

@@ -22,7 +22,9 @@ type Report struct {
 	Damage  []Damage  `json:"damage,omitempty"`   // found in the data directory since the start
 	Crash   string    `json:"crash,omitempty"`    // why the run before this one crashed
 	Aside   []Aside   `json:"aside,omitempty"`    // stores that were set aside, since starts crashed on them
-	Verdict Verdict   `json:"verdict"`
+	// SetAside are acknowledged records that could not go into their streams, and wait for a person.
+	SetAside uint64  `json:"set_aside,omitempty"`
+	Verdict  Verdict `json:"verdict"`
 }
 
 // Wear is what is written to the device under the data directory, in the time that the machine ran since the store was made.
@@ -145,13 +147,16 @@ type Finding struct {
 
 // Verdict is the answer to the questions people ask first.
 type Verdict struct {
-	Safe     bool      `json:"safe"` // every acknowledged record is on flash and new ones can be stored; what local applications store is in AppsLost
+	Safe     bool      `json:"safe"` // every acknowledged record is in its stream or at the hub, and new ones can be stored; what local applications store is in AppsLost
 	Sentence string    `json:"sentence"`
 	Waiting  uint64    `json:"waiting"`
 	Sent     uint64    `json:"on_the_way,omitempty"`
-	Lost     uint64    `json:"lost,omitempty"` // dropped or damaged before the hub had them, since the store was made
+	Lost     uint64    `json:"lost,omitempty"`      // dropped or damaged before the hub had them, since the store was made
+	SetAside uint64    `json:"set_aside,omitempty"` // acknowledged and in no stream
 	Oldest   time.Time `json:"oldest_waiting,omitzero"`
 	ETA      float64   `json:"eta_seconds,omitempty"`
 	AppsLost int       `json:"applications_lost,omitempty"` // damages that took data of local applications, since the start
 	Findings []Finding `json:"findings"`
+
+	blocked bool // new data cannot be stored
 }
