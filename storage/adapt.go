@@ -42,7 +42,7 @@ func (s *Store) AddSource(ctx context.Context, name, stream string) error {
 			last = no
 		}
 	}
-	src.last = last
+	src.last = lastRecord{recordNo: last}
 	s.added.Store(name, src)
 	return nil
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -214,22 +215,30 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 			s.log.Warn("unreadable epoch record", "stream", st.name(), "seq", epoch.at, "err", err)
 		}
 	}
+	whose := epoch.id.Store
 	for name, src := range s.sources {
 		if src.stream != st || st.begun() {
 			continue
 		}
-		last := record.Last[name]
-		if epoch, seq := s.counters.last(st.name(), name); (recordNo{epoch, seq}).after(last) {
-			last = recordNo{epoch, seq}
+		epoch, seq := s.counters.last(st.name(), name)
+		last := lastRecord{recordNo: recordNo{epoch, seq}}
+		newer := func(r lastRecord) {
+			if r.Epoch == 0 || last.after(r.recordNo) {
+				return
+			}
+			if last = r; last.Store == s.ID() {
+				last.Store = ""
+			}
 		}
+		said := record.Last[name]
+		said.Store = cmp.Or(said.Store, whose)
+		newer(said)
 		for _, subject := range []string{name, name + ".>"} {
 			r, err := lastID(ctx, js, DataSubject(s.Leaf(), st.name(), subject))
 			if err != nil {
 				return fmt.Errorf("read the newest record of source %s: %w", name, err)
 			}
-			if (recordNo{r.id.Epoch, r.id.Seq}).after(last) {
-				last = recordNo{Epoch: r.id.Epoch, Seq: r.id.Seq}
-			}
+			newer(lastRecord{recordNo{r.id.Epoch, r.id.Seq}, r.id.Store})
 		}
 		src.setLast(last)
 	}
@@ -257,7 +266,7 @@ func lastID(ctx context.Context, js jetstream.Stream, subject string) (foundReco
 }
 
 // reconcile makes sure that the epoch is above that of every stored record, and that the store knows the stores its records come from: both can
-// fail only if our own files are older than the streams, or gone.
+// fail only if our own files are older than the streams, or gone, and in a store that was just made beside streams of others.
 func (s *Store) reconcile(newest ID) error {
 	if newest.Store == "" {
 		return nil
@@ -266,6 +275,9 @@ func (s *Store) reconcile(newest ID) error {
 		if err := s.Adopt(newest.Store); err != nil {
 			return err
 		}
+	}
+	if newest.Store != s.ID() && newest.Epoch >= s.identity.since() {
+		return s.identity.takeOver(newest.Epoch)
 	}
 	if newest.Store == s.ID() && newest.Epoch >= s.Epoch() {
 		s.log.Error("the epoch file is older than the streams", "epoch", s.Epoch(), "found", newest.Epoch)
@@ -286,20 +298,21 @@ func (s *Store) Last(source string) (epoch, seq uint64) {
 	case <-s.closing:
 		return 0, 0
 	}
-	return src.before()
+	last := src.before()
+	return last.Epoch, last.Seq
 }
 
 // before returns the newest record of earlier epochs.
-func (src *source) before() (epoch, seq uint64) {
+func (src *source) before() lastRecord {
 	src.mu.Lock()
 	defer src.mu.Unlock()
-	return src.last.Epoch, src.last.Seq
+	return src.last
 }
 
-func (src *source) setLast(no recordNo) {
+func (src *source) setLast(r lastRecord) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
-	src.last = no
+	src.last = r
 }
 
 // Probe writes to a scratch stream and reads it back: an error means that the server does not store, whatever the reason. It asks for no flush,

@@ -60,6 +60,7 @@ type person struct {
 	Created time.Time `json:"created"` // by a clock that may be wrong: for people only
 	Known   []StoreID `json:"known,omitempty"`
 	Former  []former  `json:"former,omitempty"`
+	Since   uint64    `json:"since,omitempty"`  // its first epoch: records of earlier ones are other stores', which it took over; 0: the first of all
 	Outrun  uint64    `json:"outrun,omitempty"` // this is an older copy of a store that went on to this epoch; 0: it is not
 }
 
@@ -140,6 +141,30 @@ func (id *identity) setEpoch(epoch uint64) error {
 	}
 	id.epochs = e
 	return nil
+}
+
+// takeOver notes that other stores have left records up to an epoch, and raises ours above it.
+func (id *identity) takeOver(newest uint64) error {
+	id.mu.Lock()
+	p := id.person
+	p.Since = max(p.Since, newest+1)
+	err := id.who.save(p)
+	if err == nil {
+		id.person = p
+	}
+	epoch := max(id.epochs.Epoch, newest+1)
+	id.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("note what other stores left: %w", err)
+	}
+	return id.setEpoch(epoch)
+}
+
+// since is the first epoch of the store's own.
+func (id *identity) since() uint64 {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.person.Since
 }
 
 func (id *identity) id() StoreID {

@@ -13,12 +13,18 @@ import (
 
 // epochRecord is the body, in JSON, of the first record of every epoch in every stream. docs/WIRE.md is its contract.
 type epochRecord struct {
-	Epoch    uint64              `json:"epoch"`
-	Previous uint64              `json:"previous,omitempty"` // of this store; absent in its first
-	Boot     string              `json:"boot"`               // the kernel's boot ID
-	Version  string              `json:"version"`            // of the program
-	Known    []StoreID           `json:"known,omitempty"`    // stores that this one is the successor of
-	Last     map[string]recordNo `json:"last"`               // newest record of each source before this epoch
+	Epoch    uint64                `json:"epoch"`
+	Previous uint64                `json:"previous,omitempty"` // of this store; absent in its first
+	Boot     string                `json:"boot"`               // the kernel's boot ID
+	Version  string                `json:"version"`            // of the program
+	Known    []StoreID             `json:"known,omitempty"`    // stores that this one is the successor of
+	Last     map[string]lastRecord `json:"last"`               // newest record of each source before this epoch
+}
+
+// lastRecord is the newest record of a source before an epoch.
+type lastRecord struct {
+	recordNo
+	Store StoreID `json:"store,omitempty"` // whose it is, if it was taken over from another store
 }
 
 // writeEpochs puts the epoch records of streams into the ring, in one group. Without them nothing is lost but what they tell: a full ring is no
@@ -33,10 +39,11 @@ func (s *Store) writeEpochs(streams []*stream) error {
 	}
 	items := make([]*item, len(streams))
 	for i, st := range streams {
-		r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Known: s.Known(), Last: map[string]recordNo{}}
+		r := epochRecord{Epoch: s.Epoch(), Previous: s.Epoch() - 1, Boot: boot, Version: version(), Known: s.Known(), Last: map[string]lastRecord{}}
 		for name, src := range s.sources {
-			if epoch, seq := src.before(); src.stream == st && epoch > 0 {
-				r.Last[name] = recordNo{epoch, seq}
+			// What was taken over is told of once, when it is: by then it is known whose it is.
+			if last := src.before(); src.stream == st && last.Epoch > 0 && (last.Store != "" || last.Epoch >= s.identity.since()) {
+				r.Last[name] = last
 			}
 		}
 		body, err := json.Marshal(r)

@@ -233,9 +233,13 @@ func (s *Store) beginEpoch() error {
 	for name, src := range s.sources {
 		epoch, seq := s.counters.last(src.stream.name(), name)
 		newest = max(newest, epoch)
-		src.setLast(recordNo{epoch, seq})
+		src.setLast(lastRecord{recordNo: recordNo{epoch, seq}})
 	}
-	if newest >= s.Epoch() {
+	if newest >= s.Epoch() && s.Epoch() == 1 { // nothing was captured under this ID yet
+		if err := s.identity.takeOver(newest); err != nil {
+			return err
+		}
+	} else if newest >= s.Epoch() {
 		s.log.Error("the epoch file is older than the records", "epoch", s.Epoch(), "found", newest)
 		if err := s.identity.setEpoch(newest + 1); err != nil {
 			return err

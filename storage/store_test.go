@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -229,6 +230,48 @@ func TestForeignRecordsAreAdopted(t *testing.T) {
 		t.Errorf("Last(a1) = %d, %d, want 1, 3", epoch, seq)
 	}
 	b.expect("A", "a1 1", "a1 2", "a1 3")
+	// Whose they were is said once. Later records of ours are above, and ours alone are told of.
+	told := func(want string) {
+		t.Helper()
+		var newest string
+		for _, k := range b.read("A") {
+			if k.Source == EpochSource {
+				newest = k.Data
+			}
+		}
+		if _, last, _ := strings.Cut(newest, `"last":`); last != want+"}" {
+			t.Errorf("epoch record %s, want the last to be %s", newest, want)
+		}
+	}
+	told(`{"a1":{"epoch":1,"seq":3,"store":"` + string(old) + `"}}`)
+	b.stop()
+	b.start()
+	told(`{}`)
+	b.add("a1", 1, 2)
+	b.stop()
+	epoch := b.start().Epoch()
+	told(fmt.Sprintf(`{"a1":{"epoch":%d,"seq":2}}`, epoch-1))
+}
+
+// TestForeignRecordsOfOneFile loses who the store is, and nothing else: what the journal and the account tell of belongs to another store from then on.
+func TestForeignRecordsOfOneFile(t *testing.T) {
+	b := newBed(t)
+	old := b.start().ID()
+	b.add("a1", 1, 3)
+	b.stop()
+	for _, f := range []string{"identity", "identity.bak"} {
+		if err := os.Remove(filepath.Join(b.dir, "store", f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := b.start(); s.ID() == old || s.Epoch() < 2 {
+		t.Fatalf("store %s, epoch %d, want another store above epoch 1", s.ID(), s.Epoch())
+	}
+	all := b.read("A")
+	newest := all[len(all)-1]
+	if newest.Source != EpochSource || strings.Contains(newest.Data, `"a1"`) {
+		t.Errorf("the newest record is %v %s, want an epoch record that does not call the old store's records its own", newest.ID, newest.Data)
+	}
 }
 
 func TestEpochRecords(t *testing.T) {

@@ -22,7 +22,7 @@ type source struct {
 	earlier, later *source
 
 	mu   sync.Mutex // guards the fields below
-	last recordNo   // newest of earlier epochs; known when the stream is ready
+	last lastRecord // newest of earlier epochs; known when the stream is ready
 }
 
 // stored tells which of a source's records of this epoch are in its stream, so that a retry is not stored twice.

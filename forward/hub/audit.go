@@ -167,7 +167,7 @@ func (src *auditSource) miss(s *auditStream, store storage.StoreID, epoch, last 
 		return
 	}
 	h := hole{epoch: epoch, first: first, last: last, after: src.at, before: before}
-	if s.truncated && src.at == 0 && s.epochs[store] != epoch && s.began[store] >= epoch {
+	if began, there := s.began[store]; s.truncated && src.at == 0 && s.epochs[store] != epoch && (!there || began >= epoch) {
 		src.expired += h.size()
 	} else {
 		src.holes = append(src.holes, h)
@@ -220,26 +220,27 @@ func (s *auditStream) addEpoch(r Seen) error {
 		Epoch    uint64 `json:"epoch"`
 		Previous uint64 `json:"previous"`
 		Last     map[string]struct {
-			Epoch uint64 `json:"epoch"`
-			Seq   uint64 `json:"seq"`
+			Epoch uint64          `json:"epoch"`
+			Seq   uint64          `json:"seq"`
+			Store storage.StoreID `json:"store"` // whose that record was, if another store took it over
 		} `json:"last"`
 	}
 	if err := json.Unmarshal(r.Body, &e); err != nil {
 		return fmt.Errorf("record %v: epoch record: %w", r.ID, err)
 	}
-	known := s.epochs[r.ID.Store]
 	for name, last := range e.Last {
-		src := s.source(sourceKey{r.ID.Store, name})
+		store := cmp.Or(last.Store, r.ID.Store)
+		src := s.source(sourceKey{store, name})
 		// Epochs between the newest that has come and the one that is named now may have had records of which nothing is known.
-		if last.Epoch > src.epoch && known < last.Epoch && (src.epoch > 0 || last.Epoch > 1) {
+		if last.Epoch > src.epoch && s.epochs[store] < last.Epoch && (src.epoch > 0 || last.Epoch > 1) {
 			src.unknown(s, hole{after: src.at, before: r.Pos})
 		}
-		src.miss(s, r.ID.Store, last.Epoch, last.Seq, r.Pos)
+		src.miss(s, store, last.Epoch, last.Seq, r.Pos)
 		if last.Epoch > src.epoch || last.Epoch == src.epoch && last.Seq > src.seq {
 			src.epoch, src.seq, src.at = last.Epoch, last.Seq, r.Pos
 		}
 	}
-	s.epochs[r.ID.Store] = max(known, e.Epoch)
+	s.epochs[r.ID.Store] = max(s.epochs[r.ID.Store], e.Epoch)
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // told is what arrives at the hub, in a short form: "s1.5" is number 5 of source s in epoch 1; "E2:s1.7" the epoch record of epoch 2, which says
-// that the newest of s was s1.7; "G10-20:4" a gap record of 4 between the positions 10 and 20, "G10-20:4m3" one that merges 3; "@100" sets
+// that the newest of s was s1.7, or with s1.7/old that it was another store's; "G10-20:4" a gap record of 4 between the positions 10 and 20, "G10-20:4m3" one that merges 3; "@100" sets
 // the position of what follows, each of which is one further; "/new" begins another store; "!" is no record of ours.
 func told(t *testing.T, a *Audit, text string) {
 	t.Helper()
@@ -44,10 +44,11 @@ func told(t *testing.T, a *Audit, text string) {
 					break
 				}
 				var e, s uint64
-				if _, err := fmt.Sscanf(w[1:], "%d.%d", &e, &s); err != nil {
+				number, whose, _ := strings.Cut(w[1:], "/")
+				if _, err := fmt.Sscanf(number, "%d.%d", &e, &s); err != nil {
 					t.Fatal(err)
 				}
-				last = append(last, fmt.Sprintf(`"%s":{"epoch":%d,"seq":%d}`, w[:1], e, s))
+				last = append(last, fmt.Sprintf(`"%s":{"epoch":%d,"seq":%d,"store":%q}`, w[:1], e, s, whose))
 			}
 			add(storage.EpochSource, epoch, 1, fmt.Sprintf(`{"epoch":%d,"previous":%d,"last":{%s}}`, epoch, epoch-1, strings.Join(last, ",")))
 		case word[0] == 'G':
@@ -106,6 +107,12 @@ func TestAudit(t *testing.T) {
 		{"the first of an epoch lost behind one that is there, at a hub that keeps a window", "@50 r1.9 s2.3 r2.4", true, "r missing 3 unclear 1 expired 8, s missing 2"},
 		{"lost behind what expired", "@50 s1.30 s1.32", true, "s missing 1 expired 29"},
 		{"another store begins anew", "E1: s1.1 s1.2 /new @1000 E1: s1.1 s1.2", false, "s contiguous, s contiguous"},
+		{"taken over from another store", "E1: s1.1 s1.2 /new @1000 E2:s1.2/old s2.1 E3:s2.1 s3.1", false, "s contiguous, s contiguous"},
+		{"the end of what was taken over is lost", "E1: s1.1 /new @1000 E2:s1.3/old s2.1", false, "s contiguous, s missing 2"},
+		{"all that was taken over is lost", "/new @1000 E2:s1.3/old s2.1", false, "s contiguous, s missing 3"},
+		{"the store before went on behind the backup", "E1: s1.1 s1.2 s1.3 /new @1000 E2:s1.2/old s2.1", false, "s contiguous, s contiguous"},
+		{"what was taken over has left the hub's window", "/new @1000 E2:s1.3/old s2.1", true, "s contiguous, s contiguous expired 3"},
+		{"a gap tells of the end of what was taken over", "E1: s1.1 /new @1000 E2:s1.3/old @1020 G3-8:2", false, "s explained 2"},
 		{"somebody else's message", "E1: s1.1 !", false, " foreign, s contiguous"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

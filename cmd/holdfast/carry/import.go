@@ -146,6 +146,14 @@ func importFile(ctx context.Context, im *Imported, o ImportOptions) error {
 type span struct {
 	first, last uint64
 	count       uint64
+	sources     map[string]bool // none for a stream of local applications
+}
+
+// note notes the source of a record of a captured stream: what is behind data, leaf and stream in its subject.
+func (s *span) note(subject string) {
+	if tokens := strings.SplitN(subject, ".", 5); len(tokens) > 3 && tokens[0] == "data" && !storage.Own(tokens[3]) && !s.sources[tokens[3]] {
+		s.sources[tokens[3]] = true
+	}
 }
 
 // unpack writes the records of a file into the blocks of streams, verifying the whole file.
@@ -188,13 +196,16 @@ func unpack(path, dir string) (map[string]span, error) {
 				return nil, err
 			}
 			writers[rec.Stream] = w
-			spans[rec.Stream] = span{first: rec.Seq}
+			spans[rec.Stream] = span{first: rec.Seq, sources: map[string]bool{}}
 		}
 		if err := w.Write(blocks.Message{Seq: rec.Seq, Time: rec.Time.UnixNano(), Subject: rec.Subject, Header: rec.Header, Data: rec.Data}); err != nil {
 			return nil, err
 		}
 		s := spans[rec.Stream]
 		s.last, s.count = rec.Seq, s.count+1
+		if !strings.HasPrefix(rec.Stream, parcel.AppRecords) {
+			s.note(rec.Subject)
+		}
 		spans[rec.Stream] = s
 	}
 	if err := endApps(r.Header.Apps, dir, writers); err != nil {

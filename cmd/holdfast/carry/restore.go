@@ -26,6 +26,8 @@ type Place struct {
 	Streams []string
 	Key     string // file with the store's key; empty: it is not encrypted
 	Log     *slog.Logger
+
+	sources map[string]string // that records are there of, by name; to their streams
 }
 
 // unlimited is more than all streams hold: nothing is removed from a directory that is only looked after. The daemon's next start sets its own limits, for
@@ -39,7 +41,7 @@ func (p Place) options() storage.Options {
 	var c storage.Config
 	c.SetDefaults()
 	c.Budget, c.ReserveFree, c.AllowVolatile, c.Key = unlimited, 0, true, p.Key
-	o := storage.Options{Leaf: p.Leaf, Dir: p.Dir, Config: c, Sources: map[string]string{}, Log: p.Log}
+	o := storage.Options{Leaf: p.Leaf, Dir: p.Dir, Config: c, Sources: p.sources, Log: p.Log}
 	for _, name := range p.Streams {
 		o.Streams = append(o.Streams, storage.StreamConfig{Name: name, MaxBytes: unlimited / int64(len(p.Streams)), KeepForwarded: unlimited, WhenFull: storage.Refuse})
 	}
@@ -158,6 +160,12 @@ func Restore(ctx context.Context, file string, p Place) (h parcel.Header, store 
 	}
 	if spans, err = unpack(file, p.Dir); err != nil {
 		return h, "", fmt.Errorf("restore %s: %w", file, err)
+	}
+	p.sources = map[string]string{} // the new store says how far each of them has come
+	for name, sp := range spans {
+		for source := range sp.sources {
+			p.sources[source] = name
+		}
 	}
 	err = p.with(ctx, func(s *storage.Store) error {
 		for _, id := range append(h.Known, h.Store) {

@@ -159,14 +159,17 @@ func (g *gateway) append(n int) {
 }
 
 // expect notes that the hub must have everything that the gateway has now.
-func (g *gateway) expect() {
+func (g *gateway) expect() { g.expectOf("") }
+
+// expectOf notes that the hub must have what the gateway has now of one store.
+func (g *gateway) expectOf(store storage.StoreID) {
 	g.s.t.Helper()
 	if err := g.Store.Settle(context.Background()); err != nil {
 		g.s.t.Fatal(err)
 	}
 	for _, stream := range []string{"S", "M"} {
 		for _, id := range ids(g.s.t, g.JS, stream) {
-			if !slices.Contains(g.s.want[stream], id) {
+			if strings.Contains(id, string(store)) && !slices.Contains(g.s.want[stream], id) {
 				g.s.want[stream] = append(g.s.want[stream], id)
 			}
 		}
@@ -227,6 +230,66 @@ func (s *site) await() {
 			s.t.Fatalf("hub stream %s has %d records, want %d; they differ from %d on: %v, %v", name, len(got), len(s.want[stream]), n, got[n:min(n+3, len(got))], s.want[stream][n:min(n+3, len(s.want[stream]))])
 		}
 	}
+}
+
+// audited fails unless the audit of the hub's streams comes to find so many records missing from one source of each, and nothing else wrong.
+func (s *site) audited(missing uint64) {
+	s.t.Helper()
+	var wrong []fleet.Audited
+	poll.Wait(context.Background(), patient, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		a := fleet.NewAudit()
+		for _, c := range testStreams {
+			if _, err := a.Read(ctx, s.js, c.HubStream, "g1", nil); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		wrong = nil
+		for _, r := range a.Result() {
+			if r.Verdict != fleet.Contiguous {
+				wrong = append(wrong, r)
+			}
+		}
+		if missing == 0 {
+			return len(wrong) == 0
+		}
+		return len(wrong) == 2 && wrong[0].Missing == missing && wrong[1].Missing == missing
+	})
+	for _, r := range wrong {
+		if missing == 0 || len(wrong) != 2 || r.Missing != missing {
+			s.t.Errorf("audit: %+v, want %d missing", r, missing)
+		}
+	}
+	if missing > 0 && len(wrong) == 0 {
+		s.t.Error("the audit does not find what was taken away")
+	}
+}
+
+// takeAway removes the newest record of the first store of a source from the hub.
+func (s *site) takeAway(stream, source string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	js, err := s.js.Stream(ctx, testStreams[stream].HubStream)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	first, err := storage.ParseID(s.want[stream][0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for seq := js.CachedInfo().State.LastSeq; seq > 0; seq-- {
+		m, err := js.GetMsg(ctx, seq)
+		if err != nil {
+			continue // a number that holds nothing
+		}
+		if id, err := storage.ParseID(m.Header.Get(storage.HeaderID)); err == nil && id.Store == first.Store && id.Source == source {
+			s.check(js.DeleteMsg(ctx, seq))
+			return
+		}
+	}
+	s.t.Fatalf("no record of %s at the hub", source)
 }
 
 // export writes a part into a folder.
