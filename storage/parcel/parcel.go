@@ -60,6 +60,15 @@ type App struct {
 	Name   string          `json:"name"`
 	Config json.RawMessage `json:"config"` // as the API has it
 	Last   uint64          `json:"last"`   // its last sequence, whether that is there or was removed
+
+	Consumers []Consumer `json:"consumers,omitempty"` // durable ones
+}
+
+// Consumer is a durable consumer of a stream of local applications in a backup.
+type Consumer struct {
+	Name   string          `json:"name"`
+	Config json.RawMessage `json:"config"` // as the API has it
+	Floor  uint64          `json:"floor"`  // sequence of the stream up to which everything was acknowledged
 }
 
 // AppRecords is what the name of such a stream has in front of it in the records, so that it is none of a captured stream.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -54,13 +55,70 @@ func appStreams(ctx context.Context, js jetstream.JetStream) ([]parcel.App, erro
 			return nil, fmt.Errorf("look at stream %s of local applications: %w", name, err)
 		}
 		if kind.Storage == jetstream.FileStorage {
-			all = append(all, parcel.App{Name: name, Config: info.Config, Last: info.State.LastSeq})
+			a := parcel.App{Name: name, Config: info.Config, Last: info.State.LastSeq}
+			if a.Consumers, err = appConsumers(ctx, js, a); err != nil {
+				return nil, fmt.Errorf("look at the consumers of stream %s of local applications: %w", name, err)
+			}
+			all = append(all, a)
 		}
 	}
 	if err := names.Err(); err != nil && !errors.Is(err, jetstream.ErrNoStreamResponse) && !noJetStream(err) {
 		return nil, fmt.Errorf("list the streams of local applications: %w", err)
 	}
 	return all, nil
+}
+
+// appConsumers returns the durable consumers of such a stream. Others are made anew by who uses them.
+func appConsumers(ctx context.Context, js jetstream.JetStream, a parcel.App) (all []parcel.Consumer, err error) {
+	for offset := 0; ; {
+		raw, err := ask(ctx, js, "CONSUMER.LIST."+a.Name, fmt.Appendf(nil, `{"offset":%d}`, offset))
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Total     int `json:"total"`
+			Consumers []struct {
+				Name   string          `json:"name"`
+				Config json.RawMessage `json:"config"`
+				Floor  struct {
+					Stream uint64 `json:"stream_seq"`
+				} `json:"ack_floor"`
+			} `json:"consumers"`
+		}
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return nil, err
+		}
+		for _, c := range page.Consumers {
+			var kind struct {
+				Durable string `json:"durable_name"`
+			}
+			if err := json.Unmarshal(c.Config, &kind); err != nil {
+				return nil, err
+			}
+			if kind.Durable != "" {
+				all = append(all, parcel.Consumer{Name: c.Name, Config: c.Config, Floor: min(c.Floor.Stream, a.Last)})
+			}
+		}
+		if offset += len(page.Consumers); len(page.Consumers) == 0 || offset >= page.Total {
+			return all, nil
+		}
+	}
+}
+
+// makeConsumers makes the consumers of a stream that was restored, behind what they had acknowledged. One that cannot be had is logged: the data is there.
+func makeConsumers(ctx context.Context, js jetstream.JetStream, a parcel.App, log *slog.Logger) {
+	for _, c := range a.Consumers {
+		body, err := json.Marshal(map[string]any{"stream_name": a.Name, "config": c.Config, "action": "create"})
+		if err == nil {
+			_, err = ask(ctx, js, "CONSUMER.CREATE."+a.Name+"."+c.Name, body)
+		}
+		if err == nil && c.Floor > 0 {
+			_, err = ask(ctx, js, "CONSUMER.RESET."+a.Name+"."+c.Name, fmt.Appendf(nil, `{"seq":%d}`, c.Floor+1))
+		}
+		if err != nil {
+			log.Warn("a consumer of local applications is not where it was", "stream", a.Name, "consumer", c.Name, "acknowledged", c.Floor, "err", err)
+		}
+	}
 }
 
 // noJetStream says that local applications get no JetStream of their own.
@@ -114,7 +172,7 @@ func endApps(apps []parcel.App, dir string, writers map[string]*blocks.Writer) e
 }
 
 // makeApps makes the streams of local applications on the blocks that unpack has written, and sees that everything is there.
-func makeApps(ctx context.Context, js jetstream.JetStream, apps []parcel.App, spans map[string]span) error {
+func makeApps(ctx context.Context, js jetstream.JetStream, apps []parcel.App, spans map[string]span, log *slog.Logger) error {
 	for _, a := range apps {
 		if _, err := ask(ctx, js, "STREAM.CREATE."+a.Name, a.Config); err != nil {
 			return fmt.Errorf("stream %s of local applications: %w", a.Name, err)
@@ -126,6 +184,7 @@ func makeApps(ctx context.Context, js jetstream.JetStream, apps []parcel.App, sp
 		if st, sp := s.CachedInfo().State, spans[parcel.AppRecords+a.Name]; st.Msgs < sp.count && s.CachedInfo().Config.MaxAge == 0 && !s.CachedInfo().Config.AllowMsgTTL || st.LastSeq < a.Last {
 			return fmt.Errorf("stream %s of local applications holds %d messages up to %d, and the backup has %d up to %d", a.Name, st.Msgs, st.LastSeq, sp.count, a.Last)
 		}
+		makeConsumers(ctx, js, a, log)
 	}
 	return nil
 }

@@ -2,7 +2,9 @@ package carry
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -64,6 +66,9 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 				}
 			}
 		}
+		if err := read(ctx, apps); err != nil {
+			return err
+		}
 		return Gateway{Store: s, JS: js, Apps: apps}.Backup(ctx, &backup)
 	})
 	if err != nil {
@@ -74,7 +79,7 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	file, h, _, err := Save(bytes.NewReader(backup.Bytes()), t.TempDir(), 0)
-	if err != nil || len(h.Apps) != 4 {
+	if err != nil || len(h.Apps) != 5 {
 		t.Fatalf("the backup has %+v, %v", h.Apps, err)
 	}
 	for name, key := range map[string]string{"plain": "", "encrypted": key} {
@@ -98,6 +103,43 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 	}
 }
 
+// read makes a stream LOG of five messages, of which consumer reader has acknowledged two and late, which wants new ones only, none; a third one is not durable.
+func read(ctx context.Context, apps jetstream.JetStream) error {
+	log, err := apps.CreateStream(ctx, jetstream.StreamConfig{Name: "LOG", Subjects: []string{"log.>"}})
+	if err != nil {
+		return err
+	}
+	for i := range 5 {
+		if _, err := apps.Publish(ctx, fmt.Sprint("log.", i%2), nil); err != nil {
+			return err
+		}
+	}
+	for _, c := range []jetstream.ConsumerConfig{
+		{Durable: "reader", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 7, Description: "kept"},
+		{Durable: "few", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "log.1"},
+		{Durable: "late", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy},
+		{Name: "passing", AckPolicy: jetstream.AckExplicitPolicy},
+	} {
+		if _, err := log.CreateConsumer(ctx, c); err != nil {
+			return err
+		}
+	}
+	reader, err := log.Consumer(ctx, "reader")
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		m, err := reader.Next()
+		if err == nil {
+			err = m.DoubleAck(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func restored(t *testing.T, apps jetstream.JetStream, revision uint64, object []byte, round int) error {
 	ctx := t.Context()
 	kv, err := apps.KeyValue(ctx, "state")
@@ -119,6 +161,18 @@ func restored(t *testing.T, apps jetstream.JetStream, revision uint64, object []
 	}
 	if got, err := store.GetBytes(ctx, "large"); err != nil || !bytes.Equal(got, object) {
 		t.Errorf("the object has %d bytes, %v", len(got), err)
+	}
+	for name, want := range map[string]uint64{"reader": 3, "few": 2, "late": 0} {
+		c, err := apps.Consumer(ctx, "LOG", name)
+		if err != nil {
+			return err
+		}
+		if i := c.CachedInfo(); i.NumPending != want || name == "reader" && (i.AckFloor.Stream != 2 || i.Config.MaxAckPending != 7 || i.Config.Description != "kept" || i.Config.DeliverPolicy != jetstream.DeliverAllPolicy) {
+			t.Errorf("consumer %s is %+v, want %d to come", name, i, want)
+		}
+	}
+	if _, err := apps.Consumer(ctx, "LOG", "passing"); !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		t.Errorf("a consumer that is not durable: %v", err)
 	}
 	queue, err := apps.Stream(ctx, "S")
 	if err != nil {

@@ -48,6 +48,13 @@ func (p Place) options() storage.Options {
 	return o
 }
 
+func (p Place) log() *slog.Logger {
+	if p.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return p.Log
+}
+
 // with runs a store on the place, without sources and without a hub. prepare is called before the server starts.
 func (p Place) with(ctx context.Context, prepare func(*storage.Store) error, do func(s *storage.Store, js, apps jetstream.JetStream) error) (err error) {
 	s, err := storage.Open(p.options())
@@ -176,7 +183,7 @@ func Restore(ctx context.Context, file string, p Place) (h parcel.Header, store 
 		return nil
 	}, func(s *storage.Store, _, apps jetstream.JetStream) error {
 		store = s.ID()
-		if err := makeApps(ctx, apps, h.Apps, spans); err != nil {
+		if err := makeApps(ctx, apps, h.Apps, spans, p.log()); err != nil {
 			return err
 		}
 		s.KeepAppMetadata()
