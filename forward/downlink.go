@@ -41,20 +41,35 @@ type Downlink struct {
 type downlink struct {
 	up     *Uplink
 	stream string
-	begun  uint64 // what the local stream had at the start; written by Hold
+	begun  uint64 // what the local stream had when its source was taken away
+	turn   uint64 // of the hub's numbers, then; both written by Hold, and then by run
+
+	// Used by run alone.
+	since time.Time // of the link on which the stream has its source
+	met   bool      // it had one in this run
+	hub   hubClock
 
 	mu    sync.Mutex // guards the field below
 	state Downlink
 }
 
-// source is how the leaf takes the stream. The hub keeps how far that has come, in the consumer that hub apply makes.
-func (d *downlink) source() *jetstream.StreamSource {
+// source is how the leaf takes the stream, in a turn of the hub's numbers. The hub keeps how far that has come, in the consumer that hub apply makes.
+func (d *downlink) source(turn uint64) *jetstream.StreamSource {
 	o := d.up.opts
-	return &jetstream.StreamSource{
+	src := &jetstream.StreamSource{
 		Name:     d.stream,
 		External: &jetstream.ExternalStream{APIPrefix: "$JS." + o.Domain + ".API"},
 		Consumer: &jetstream.StreamConsumerSource{Name: hub.DownConsumer(o.Leaf, d.stream), DeliverSubject: hub.DownSubject(o.Leaf, d.stream)},
 	}
+	if d.stream == hub.Documents {
+		src.SubjectTransforms = []jetstream.SubjectTransformConfig{{
+			Source: hub.DocumentSubject(o.Leaf, ">"), Destination: "$KV." + hub.DocumentBucket + ".>",
+		}}
+	}
+	if turn > 0 {
+		src.SubjectTransforms = append(src.SubjectTransforms, turned(turn))
+	}
+	return src
 }
 
 // Hold keeps the local streams that are fed from the hub from taking anything before Run knows from where on. It is called once, before the link is enabled.
@@ -69,20 +84,25 @@ func (u *Uplink) Hold(ctx context.Context, js jetstream.JetStream) error {
 		}
 		info := s.CachedInfo()
 		for _, d := range u.downs {
-			for _, from := range info.Sources {
-				if d.stream == stream {
-					d.begun = max(d.begun, from.Seq)
-				}
+			if d.stream == stream {
+				d.remember(info)
 			}
 		}
-		if len(info.Config.Sources) == 0 {
-			continue
+		if err := hold(ctx, js, info.Config); err != nil {
+			return err
 		}
-		cfg := info.Config
-		cfg.Sources = nil
-		if _, err := js.UpdateStream(ctx, cfg); err != nil {
-			return fmt.Errorf("hold stream %s: %w", stream, err)
-		}
+	}
+	return nil
+}
+
+// hold takes a stream's sources away.
+func hold(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
+	if len(cfg.Sources) == 0 {
+		return nil
+	}
+	cfg.Sources = nil
+	if _, err := js.UpdateStream(ctx, cfg); err != nil {
+		return fmt.Errorf("hold stream %s: %w", cfg.Name, err)
 	}
 	return nil
 }
@@ -100,10 +120,18 @@ func (u *Uplink) Downlinks() []Downlink {
 
 // run takes the stream until ctx ends.
 func (d *downlink) run(ctx context.Context) {
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalProof)
+		defer cancel()
+		_ = d.look(ctx) // else the next start knows less
+	}()
 	for ctx.Err() == nil {
 		err := d.look(ctx)
-		if errors.Is(err, errHeld) && d.up.link.Link().State == leaf.LinkUp {
-			err = d.attach(ctx)
+		l := d.up.link.Link()
+		if errors.Is(err, errHeld) && l.State == leaf.LinkUp {
+			if err = d.attach(ctx); err == nil {
+				d.since, d.met = l.Since, true
+			}
 		}
 		pause := downInterval
 		if err != nil && !errors.Is(err, errHeld) {
@@ -163,9 +191,16 @@ func (d *downlink) look(ctx context.Context) error {
 		if err := d.up.store.Sync(); err != nil {
 			return fmt.Errorf("put stream %s on flash: %w", d.stream, err)
 		}
-		if err := d.save(from.Seq); err != nil {
+		if err := d.put(downMark{from.Seq, d.hub.now(), turnOf(info.Config.Sources[0])}); err != nil {
 			return err
 		}
+	}
+	if l := d.up.link.Link(); l.State != leaf.LinkUp || !l.Since.Equal(d.since) {
+		d.remember(info)
+		if err := hold(ctx, d.up.js, info.Config); err != nil {
+			return err
+		}
+		return errHeld // the hub that comes may be another one than the one that went
 	}
 	if from.Error != nil {
 		return fmt.Errorf("stream %s: %w", d.stream, from.Error)
@@ -179,64 +214,88 @@ func (d *downlink) attach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	here, known := d.here(ctx)
-	next, err := d.reset(ctx, 0)
+	here, mark, known := d.here(ctx)
+	next, pending, err := d.reset(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if known && here+1 < next {
-		d.up.log.Warn("the hub was told of more than is here, taking it again", "stream", d.stream, "here", here, "hub", next-1)
-		if next, err = d.reset(ctx, here+1); err != nil {
+	if known && next <= here && !mark.At.IsZero() {
+		if mark, err = d.setBack(ctx, mark, here, next, pending); err != nil {
 			return err
 		}
 	}
-	if err := d.save(max(next, 1) - 1); err != nil {
+	another := d.turn != mark.Turn // or it is not known which turn the stream was fed in
+	switch {
+	case known && another:
+		if next, _, err = d.reset(ctx, mark.Received+1); err != nil {
+			return err
+		}
+		cfg.Sources = []*jetstream.StreamSource{d.source(mark.Turn)}
+	case known && here+1 < next:
+		if here > 0 {
+			d.up.log.Warn("the hub was told of more than is here, taking it again", "stream", d.stream, "here", here, "hub", next-1)
+		}
+		if next, _, err = d.reset(ctx, here+1); err != nil {
+			return err
+		}
+	case !known:
+		mark = downMark{Received: max(next, 1) - 1, Turn: mark.Turn}
+	}
+	if err := d.put(mark); err != nil {
 		return err
 	}
 	if _, err := d.up.js.CreateOrUpdateStream(ctx, cfg); err != nil {
 		return fmt.Errorf("feed stream %s: %w", d.stream, err)
 	}
+	if another {
+		d.turn, d.begun = mark.Turn, 0
+	}
 	return nil
 }
 
-// here returns how far the stream has come. False means that the hub knows better: commands of a new store, or of one under whose name the hub has records of
+// here returns how far the stream has come, and how far it was known to be on flash. False means that the hub knows better: commands of a new store, or of one under whose name the hub has records of
 // another, were taken, and perhaps executed, by that other one. Documents are only read, and an empty bucket wants all of them.
-func (d *downlink) here(ctx context.Context) (uint64, bool) {
-	saved, known := d.saved()
-	at := max(saved, d.begun)
+func (d *downlink) here(ctx context.Context) (at uint64, saved downMark, known bool) {
+	saved, known = d.saved()
+	at = saved.Received
+	if d.turn == saved.Turn {
+		at = max(at, d.begun)
+	}
 	if d.stream == hub.Documents {
 		if _, err := d.up.js.Stream(ctx, d.stream); errors.Is(err, jetstream.ErrStreamNotFound) {
-			at = 0
+			at, saved = 0, downMark{Turn: saved.Turn}
 		}
-		return at, true
+		return at, saved, true
 	}
 	owner := d.up.owner()
 	for began := time.Now(); owner == ownerUnknown && len(d.up.feeds) > 0 && time.Since(began) < downPatience; owner = d.up.owner() {
 		select {
 		case <-ctx.Done():
-			return 0, false
+			return 0, saved, false
 		case <-time.After(handshakeRetry):
 		}
 	}
-	return at, (known || d.begun > 0) && (owner == ownerUs || len(d.up.feeds) == 0)
+	return at, saved, (known || d.begun > 0) && (d.met || owner == ownerUs || len(d.up.feeds) == 0)
 }
 
 // config returns the local stream as it is to be.
 func (d *downlink) config(ctx context.Context) (jetstream.StreamConfig, error) {
+	saved, _ := d.saved()
 	if d.stream == hub.Documents {
-		return d.documents(), nil
+		return d.documents(saved.Turn), nil
 	}
 	s, err := d.up.js.Stream(ctx, d.stream)
 	if err != nil { // the executor makes it
 		return jetstream.StreamConfig{}, errHeld
 	}
 	cfg := s.CachedInfo().Config
-	cfg.Sources = []*jetstream.StreamSource{d.source()}
+	cfg.Sources = []*jetstream.StreamSource{d.source(saved.Turn)}
 	return cfg, nil
 }
 
-// reset has the hub's consumer begin at a message of the hub stream; 0: behind the last one that was acknowledged. It returns where it begins.
-func (d *downlink) reset(ctx context.Context, seq uint64) (uint64, error) {
+// reset has the hub's consumer begin at a message of the hub stream; 0: behind the last one that was acknowledged. It returns where it begins, and how
+// many the hub has for us from there on.
+func (d *downlink) reset(ctx context.Context, seq uint64) (next, pending uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
 	defer cancel()
 	var body []byte
@@ -244,12 +303,15 @@ func (d *downlink) reset(ctx context.Context, seq uint64) (uint64, error) {
 		body = fmt.Appendf(nil, `{"seq":%d}`, seq)
 	}
 	var answer struct {
-		Next  uint64 `json:"reset_seq"`
-		Error *struct {
+		Next    uint64    `json:"reset_seq"`
+		Pending uint64    `json:"num_pending"`
+		Time    time.Time `json:"ts"`
+		Error   *struct {
 			Description string `json:"description"`
 		} `json:"error"`
 	}
 	consumer := hub.DownConsumer(d.up.opts.Leaf, d.stream)
+	asked := time.Now()
 	m, err := d.up.nc.RequestWithContext(ctx, "$JS."+d.up.opts.Domain+".API.CONSUMER.RESET."+d.stream+"."+consumer, body)
 	if err == nil {
 		if err = json.Unmarshal(m.Data, &answer); err == nil && answer.Error != nil {
@@ -257,17 +319,27 @@ func (d *downlink) reset(ctx context.Context, seq uint64) (uint64, error) {
 		}
 	}
 	if err != nil {
-		return 0, &refusal{
+		return 0, 0, &refusal{
 			cause:  fmt.Sprintf("consumer %s of hub stream %s does not answer: %v", consumer, d.stream, err),
 			remedy: "let the fleet file say that this leaf takes commands and documents, then holdfast hub apply, and holdfast hub enrol for the right to",
 		}
 	}
-	return answer.Next, nil
+	d.hub = hubClock{answer.Time, asked}
+	return answer.Next, answer.Pending, nil
 }
 
 type downContent struct {
-	Store    storage.StoreID   `json:"store"`
-	Received map[string]uint64 `json:"received"` // by stream
+	Store    storage.StoreID      `json:"store"`
+	Received map[string]uint64    `json:"received"`       // by stream
+	At       map[string]time.Time `json:"at,omitempty"`   // by the hub's clock, not before it took the newest of these
+	Turn     map[string]uint64    `json:"turn,omitempty"` // how often its numbers have begun anew
+}
+
+// downMark is how far a stream is on flash.
+type downMark struct {
+	Received uint64
+	At       time.Time // zero: not known
+	Turn     uint64
 }
 
 // loadDown reads what was saved for this store.
@@ -277,8 +349,17 @@ func (u *Uplink) loadDown() (downContent, error) {
 	if err == nil {
 		err = json.Unmarshal(b, &c)
 	}
-	if c.Received == nil || c.Store != u.store.ID() {
-		c = downContent{Store: u.store.ID(), Received: map[string]uint64{}}
+	if c.Store != u.store.ID() {
+		c = downContent{Store: u.store.ID()}
+	}
+	if c.Received == nil {
+		c.Received = map[string]uint64{}
+	}
+	if c.At == nil {
+		c.At = map[string]time.Time{}
+	}
+	if c.Turn == nil {
+		c.Turn = map[string]uint64{}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -287,24 +368,24 @@ func (u *Uplink) loadDown() (downContent, error) {
 }
 
 // saved returns how far the stream was on flash when that was noted last.
-func (d *downlink) saved() (uint64, bool) {
+func (d *downlink) saved() (downMark, bool) {
 	d.up.downMu.Lock()
 	defer d.up.downMu.Unlock()
 	c, err := d.up.loadDown()
 	if err != nil {
 		d.up.log.Warn("how far the downlink has come is not known; the hub tells", "err", err)
 	}
-	at, known := c.Received[d.stream]
-	return at, known
+	received, known := c.Received[d.stream]
+	return downMark{received, c.At[d.stream], c.Turn[d.stream]}, known
 }
 
-// save notes on flash how far the stream is there.
-func (d *downlink) save(received uint64) error {
+// put notes on flash how far the stream is there.
+func (d *downlink) put(m downMark) error {
 	d.up.downMu.Lock()
 	defer d.up.downMu.Unlock()
 	c, _ := d.up.loadDown() // what cannot be read is written anew
-	if at, known := c.Received[d.stream]; (!known || at != received) && d.up.opts.Dir != "" {
-		c.Received[d.stream] = received
+	if old, known := c.Received[d.stream]; (!known || old != m.Received || c.Turn[d.stream] != m.Turn) && d.up.opts.Dir != "" {
+		c.Received[d.stream], c.At[d.stream], c.Turn[d.stream] = m.Received, m.At, m.Turn
 		b, err := json.Marshal(c)
 		if err == nil {
 			err = storage.WriteFile(filepath.Join(d.up.opts.Dir, downFile), b, true)
@@ -314,7 +395,7 @@ func (d *downlink) save(received uint64) error {
 		}
 	}
 	d.mu.Lock()
-	d.state.Received = received
+	d.state.Received = m.Received
 	d.mu.Unlock()
 	return nil
 }
@@ -323,13 +404,9 @@ func (d *downlink) save(received uint64) error {
 const maxDocuments = 16 << 20
 
 // documents is the bucket from which local applications read their documents, by their names without the leaf's.
-func (d *downlink) documents() jetstream.StreamConfig {
-	source := d.source()
-	source.SubjectTransforms = []jetstream.SubjectTransformConfig{{
-		Source: hub.DocumentSubject(d.up.opts.Leaf, ">"), Destination: "$KV." + hub.DocumentBucket + ".>",
-	}}
+func (d *downlink) documents(turn uint64) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: hub.Documents, Description: "configuration documents from the hub", Sources: []*jetstream.StreamSource{source},
+		Name: hub.Documents, Description: "configuration documents from the hub", Sources: []*jetstream.StreamSource{d.source(turn)},
 		MaxMsgsPerSubject: 1, MaxBytes: maxDocuments, AllowDirect: true, AllowRollup: true, DenyDelete: true, Discard: jetstream.DiscardOld,
 	}
 }

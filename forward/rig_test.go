@@ -70,6 +70,12 @@ func newSite(t *testing.T, leaves ...string) *site {
 // newSiteWith is newSite with accounts that somebody has edited.
 func newSiteWith(t *testing.T, edit func(config string) string, leaves ...string) *site {
 	t.Helper()
+	return newSiteIn(t, "", edit, leaves...)
+}
+
+// newSiteIn is newSiteWith with the hub's stores in a directory; empty: one that is removed.
+func newSiteIn(t *testing.T, dir string, edit func(config string) string, leaves ...string) *site {
+	t.Helper()
 	if len(leaves) == 0 {
 		leaves = []string{"g1"}
 	}
@@ -86,7 +92,7 @@ func newSiteWith(t *testing.T, edit func(config string) string, leaves ...string
 	if s.plan, err = fleet.New(spec); err != nil {
 		t.Fatal(err)
 	}
-	if s.hub, err = hub.Start(hub.Options{Accounts: edit(s.plan.Config()), LeafNodes: "authorization { timeout: 30 }", Log: logTo("hub")}); err != nil {
+	if s.hub, err = hub.Start(hub.Options{Dir: dir, Accounts: edit(s.plan.Config()), LeafNodes: "authorization { timeout: 30 }", Log: logTo("hub")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.check(s.hub.Close()) })

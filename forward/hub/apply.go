@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -127,6 +128,9 @@ func (p Plan) ensure(ctx context.Context, js jetstream.JetStream, want jetstream
 	s, err := lookAt(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		change.Action, change.Detail = "create", describe(want)
+		if want.Name == Commands || want.Name == Documents {
+			want.FirstSeq = uint64(time.Now().Unix()) << 20 // above the numbers of one that was there before: leaves pass over those
+		}
 		if !do {
 			return change, nil
 		}
