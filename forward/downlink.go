@@ -95,18 +95,6 @@ func (u *Uplink) Hold(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// hold takes a stream's sources away.
-func hold(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
-	if len(cfg.Sources) == 0 {
-		return nil
-	}
-	cfg.Sources = nil
-	if _, err := js.UpdateStream(ctx, cfg); err != nil {
-		return fmt.Errorf("hold stream %s: %w", cfg.Name, err)
-	}
-	return nil
-}
-
 // Downlinks returns how far the streams that are taken from the hub have come.
 func (u *Uplink) Downlinks() []Downlink {
 	var all []Downlink

@@ -55,6 +55,18 @@ func (d *downlink) remember(info *jetstream.StreamInfo) {
 	}
 }
 
+// hold takes a stream's sources away.
+func hold(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
+	if len(cfg.Sources) == 0 {
+		return nil
+	}
+	cfg.Sources = nil
+	if _, err := js.UpdateStream(ctx, cfg); err != nil {
+		return fmt.Errorf("hold stream %s: %w", cfg.Name, err)
+	}
+	return nil
+}
+
 // listenFor is how long the hub may be silent, beyond a round trip, before it is taken to have sent what it has.
 const listenFor = 3 * time.Second
 

@@ -170,7 +170,11 @@ func TestHubInTenMinutes(t *testing.T) {
 			if r, ok := d.status(); !ok || storedBy(r, "gps") < 25 {
 				t.Errorf("a revoked gateway does not capture: %+v", r)
 			}
-			if out := must(t, "hub", "apply", "-fleet", file); strings.Contains(out, "revoked") {
+			settled := func() bool { // a server lists what is gone for a moment
+				out = must(t, "hub", "apply", "-fleet", file)
+				return !strings.Contains(out, "revoked")
+			}
+			if !poll.Wait(t.Context(), 30*time.Second, settled) {
 				t.Errorf("apply after the revocation:\n%s", out)
 			}
 			js := adminOf(t, file, auth)

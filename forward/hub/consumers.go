@@ -50,7 +50,13 @@ func (p Plan) ensureConsumers(ctx context.Context, js jetstream.JetStream, strea
 		leaf, _, _ := strings.Cut(rest, ".")
 		if slices.Contains(p.spec.Revoked, leaf) {
 			changes = append(changes, Change{Stream: stream, Consumer: name, Action: "delete", Detail: "leaf " + leaf + " is revoked"})
-			jobs = append(jobs, func(ctx context.Context) error { return js.DeleteConsumer(ctx, stream, name) })
+			jobs = append(jobs, func(ctx context.Context) error {
+				err := js.DeleteConsumer(ctx, stream, name)
+				if errors.Is(err, jetstream.ErrConsumerNotFound) { // the list was of a moment before
+					return nil
+				}
+				return err
+			})
 		}
 	}
 	if do {
