@@ -215,7 +215,7 @@ func (d *downlink) attach(ctx context.Context) error {
 	another := d.turn != mark.Turn // or it is not known which turn the stream was fed in
 	switch {
 	case known && another:
-		if next, _, err = d.reset(ctx, mark.Received+1); err != nil {
+		if _, _, err = d.reset(ctx, mark.Received+1); err != nil {
 			return err
 		}
 		cfg.Sources = []*jetstream.StreamSource{d.source(mark.Turn)}
@@ -223,7 +223,7 @@ func (d *downlink) attach(ctx context.Context) error {
 		if here > 0 {
 			d.up.log.Warn("the hub was told of more than is here, taking it again", "stream", d.stream, "here", here, "hub", next-1)
 		}
-		if next, _, err = d.reset(ctx, here+1); err != nil {
+		if _, _, err = d.reset(ctx, here+1); err != nil {
 			return err
 		}
 	case !known:
