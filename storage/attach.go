@@ -148,7 +148,9 @@ func (s *Store) bringUp(ctx context.Context) error {
 	}
 	s.putBack()
 	s.keepMetadata()
-	s.KeepAppMetadata()
+	if !s.options.Unpacked { // they are not made yet
+		s.KeepAppMetadata()
+	}
 	return nil
 }
 

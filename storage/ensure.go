@@ -79,7 +79,7 @@ func (s *Store) ensureStream(ctx context.Context, st *stream) error {
 		return fmt.Errorf("create: %w", err)
 	}
 	if n := created.CachedInfo().State.Msgs; n > 0 {
-		s.log.Warn("the server had forgotten a stream: its records are back", "stream", st.name(), "records", n)
+		s.log.Log(ctx, s.options.made(), "the server had forgotten a stream: its records are back", "stream", st.name(), "records", n)
 	}
 	return nil
 }

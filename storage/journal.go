@@ -50,7 +50,7 @@ func (s *Store) openJournal(trusted bool) error {
 		s.alarm(filepath.Join(dir, d.File), d.String(), "")
 		lost += int(d.To - d.From)
 	}
-	if found.Created && !found.Resized && s.haveStreams() {
+	if found.Created && !found.Resized && !s.options.Unpacked && s.haveStreams() {
 		s.alarm(dir, "it was gone: what had not reached the streams yet is lost, at most what was captured since the last checkpoint", "")
 	}
 	if found.Resize {

@@ -32,7 +32,7 @@ func (s *Store) raiseAtStart(ctx context.Context, st *stream) error {
 	if to <= st.last {
 		return nil
 	}
-	s.log.Warn("the stream is raised: it may have had more records", "stream", st.name(), "seq", st.last, "to", to)
+	s.log.Log(ctx, s.options.made(), "the stream is raised: it may have had more records", "stream", st.name(), "seq", st.last, "to", to)
 	return s.raise(ctx, st, st.last, to)
 }
 

@@ -162,6 +162,17 @@ type Options struct {
 	Sources map[string]string        // source name to the stream it goes into
 	TTL     map[string]time.Duration // source name to how long its records are worth sending; none: for ever. All sources of a stream have the same
 	Log     *slog.Logger             // nil discards
+
+	Unbound  bool // the limits are nobody's, as of a store that is only looked after: the disk is not held against them
+	Unpacked bool // the streams are to be made on blocks that lie there without metadata, as those of a backup
+}
+
+// made is the level of what is said of streams that are made on blocks which lie there.
+func (o Options) made() slog.Level {
+	if o.Unpacked {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // withDefaults returns o with zero values replaced, or an error that names the first impossible value. The configuration was checked with

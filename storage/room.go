@@ -21,6 +21,9 @@ func (s *Store) restoreMetadata() error {
 	for _, m := range []metaCopies{s.metadata(), s.appMetadata()} {
 		mended, err := m.mend()
 		for _, m := range mended {
+			if s.options.Unpacked && !m.Restored && m.Aside == "" {
+				continue // there never was any
+			}
 			forgotten := !m.Restored && filepath.Dir(m.Path) == filepath.Join(s.appMetadata().streams, m.Stream) // by the server, with all it holds
 			s.alarmOf(m.Path, m.Why, m.Aside, forgotten)
 		}
@@ -76,7 +79,9 @@ func (s *Store) openClock() error {
 		read:    func() (string, int64, error) { return deviceWrites("/sys", "/proc", s.options.Dir) },
 		records: s.counters.stored,
 	}
-	s.checkRoom()
+	if !s.options.Unbound {
+		s.checkRoom()
+	}
 	s.counters.extra = func() (time.Time, wearState) { return s.clock.moment().wall(), s.wear.kept() }
 	return nil
 }

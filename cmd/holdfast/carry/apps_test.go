@@ -69,7 +69,7 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 		if err := read(ctx, apps); err != nil {
 			return err
 		}
-		return Gateway{Store: s, JS: js, Apps: apps}.Backup(ctx, &backup)
+		return Gateway{Store: s, JS: js, Apps: apps, Streams: []parcel.Stream{{Name: "S"}}}.Backup(ctx, &backup)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -84,10 +84,20 @@ func TestApplicationsAreBackedUp(t *testing.T) {
 	}
 	for name, key := range map[string]string{"plain": "", "encrypted": key} {
 		t.Run(name, func(t *testing.T) {
-			to := Place{Dir: t.TempDir(), Leaf: "g1", Streams: []string{"S"}, Key: key, Log: log}
+			var said bytes.Buffer
+			to := Place{Dir: t.TempDir(), Leaf: "g1", Streams: []string{"S"}, Key: key, Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 			if _, _, err := Restore(t.Context(), file, to); err != nil {
 				t.Fatal(err)
 			}
+			for line := range strings.Lines(said.String()) {
+				if !strings.Contains(line, `msg="server log"`) && !strings.Contains(line, "consumer=late") {
+					t.Errorf("restore says %s", line)
+				}
+			}
+			if !strings.Contains(said.String(), "consumer=late") {
+				t.Error("restore does not name the consumer that is not where it was")
+			}
+			to.Log = log
 			for round := range 2 { // also after another start
 				if err := to.with(t.Context(), nothing, func(_ *storage.Store, _, apps jetstream.JetStream) error {
 					return restored(t, apps, revision, object, round)

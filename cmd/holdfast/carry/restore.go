@@ -27,7 +27,8 @@ type Place struct {
 	Key     string // file with the store's key; empty: it is not encrypted
 	Log     *slog.Logger
 
-	sources map[string]string // that records are there of, by name; to their streams
+	sources  map[string]string // that records are there of, by name; to their streams
+	unpacked bool              // the streams' blocks were written, and the streams are not made yet
 }
 
 // unlimited is more than all streams hold: nothing is removed from a directory that is only looked after. The daemon's next start sets its own limits, for
@@ -41,7 +42,7 @@ func (p Place) options() storage.Options {
 	var c storage.Config
 	c.SetDefaults()
 	c.Budget, c.ReserveFree, c.AllowVolatile, c.Key = unlimited, 0, true, p.Key
-	o := storage.Options{Leaf: p.Leaf, Dir: p.Dir, Config: c, Sources: p.sources, Log: p.Log}
+	o := storage.Options{Leaf: p.Leaf, Dir: p.Dir, Config: c, Sources: p.sources, Log: p.Log, Unbound: true, Unpacked: p.unpacked}
 	for _, name := range p.Streams {
 		o.Streams = append(o.Streams, storage.StreamConfig{Name: name, MaxBytes: unlimited / int64(len(p.Streams)), KeepForwarded: unlimited, WhenFull: storage.Refuse})
 	}
@@ -174,6 +175,7 @@ func Restore(ctx context.Context, file string, p Place) (h parcel.Header, store 
 			p.sources[source] = name
 		}
 	}
+	p.unpacked = true
 	err = p.with(ctx, func(s *storage.Store) error {
 		for _, id := range append(h.Known, h.Store) {
 			if err := s.Adopt(storage.StoreID(id)); err != nil {
