@@ -34,7 +34,7 @@ func TestPowerCutsDuringLeap(t *testing.T) {
 	r.unplug(false)
 	r.remember(onCopy)
 	r.spec.Batch = 20
-	r.letsGo = true // a leap lets go of what the hub holds
+	r.letsGo, r.older = true, true // a leap lets go of what the hub holds
 	r.cuts++
 	r.power(old)
 	leaps := 0

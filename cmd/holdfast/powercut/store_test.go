@@ -41,6 +41,7 @@ type rig struct {
 	cuts     int
 	lost     report
 	letsGo   bool // the store may remove records that the hub holds
+	older    bool // the card is an older copy: the hub and the devices know of more than its account does, and what it holds is being moved
 	leapt    bool // a life has found the hub ahead of it
 }
 
