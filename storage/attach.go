@@ -207,6 +207,9 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 	if err := errors.Join(s.overtaken(st), s.recallFormer(ctx, st, js)); err != nil {
 		return err
 	}
+	if st.begun() {
+		return nil // what is below needs another block of the stream, which the server keeps in memory for a while
+	}
 	var record epochRecord
 	epoch, err := lastID(ctx, js, DataSubject(s.Leaf(), st.name(), EpochSource))
 	if err != nil {
@@ -219,7 +222,7 @@ func (s *Store) recall(ctx context.Context, st *stream) error {
 	}
 	whose := epoch.id.Store
 	for name, src := range s.sources {
-		if src.stream != st || st.begun() {
+		if src.stream != st {
 			continue
 		}
 		epoch, seq := s.counters.last(st.name(), name)

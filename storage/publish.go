@@ -121,9 +121,10 @@ func (p *publisher) run(ctx context.Context) {
 		p.turn <- struct{}{}
 		began := p.store.now()
 		more := p.step(ctx)
+		rest := p.rest(p.store.now().Sub(began))
 		<-p.turn
 		p.tell()
-		if rest := p.rest(p.store.now().Sub(began)); rest > 0 {
+		if rest > 0 {
 			timer.Reset(rest)
 			select {
 			case <-ctx.Done():
@@ -145,7 +146,7 @@ func (p *publisher) run(ctx context.Context) {
 }
 
 // rest returns how long the processor is left to capture after a step: several times as long as the step took if something was captured meanwhile, unless
-// somebody waits for the streams or the ring fills up. What comes in a burst is safe at once and in the streams a moment later.
+// somebody waits for the streams or the ring fills up. What comes in a burst is safe at once and in the streams a moment later. Needs turn.
 func (p *publisher) rest(step time.Duration) time.Duration {
 	const share, longest = 9, 250 * time.Millisecond
 	state := p.store.ring.State()
