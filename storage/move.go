@@ -137,14 +137,40 @@ func (s *Store) finishMove(ctx context.Context, st *stream, m moveMarker) error 
 	if err := s.sync(); err != nil {
 		return err
 	}
-	s.counters.moved(st.name(), m.Keep, m.To)
-	if err := errors.Join(s.recount(ctx, st), s.counters.save()); err != nil {
+	if err := errors.Join(s.countMoved(ctx, st, side, m), s.counters.save()); err != nil {
 		return err
 	}
 	if err := s.dropSide(ctx, st); err != nil {
 		return err
 	}
 	return s.dropMarker(st)
+}
+
+// countMoved counts the records at their new places. A server in trouble may say that there is nothing to read: what is passed over then would be
+// missing in the account from now on.
+func (s *Store) countMoved(ctx context.Context, st *stream, side jetstream.Stream, m moveMarker) error {
+	info, err := side.Info(ctx)
+	if err != nil {
+		return err
+	}
+	for range moveTries {
+		s.counters.moved(st.name(), m.Keep, m.To)
+		if err := s.recount(ctx, st); err != nil {
+			return err
+		}
+		captured, own := s.counters.held(st.name(), m.To+1, ^Position(0))
+		if captured+own > 0 || info.State.Msgs == 0 {
+			return nil
+		}
+		timer := time.NewTimer(moveSettle)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("%w: %d records were moved, and the stream gives back none", ErrUnavailable, info.State.Msgs)
 }
 
 // allThere makes sure, before the originals are removed, that the side stream has as many records as were counted: a server in trouble may say that there is
