@@ -17,7 +17,8 @@ var ErrAway = errors.New("no server of the hub answers for it: are those down th
 const (
 	lookTimeout  = 4 * time.Second  // of one question, which costs nothing to ask again
 	lookTries    = 3                // a leader that has just gone has a successor by then
-	alterTimeout = 30 * time.Second // of one change: a stream of several copies elects its leader meanwhile
+	alterTimeout = 15 * time.Second // of one change: a stream of several copies elects its leader meanwhile
+	alterTries   = 3                // a request is lost while the servers elect their own
 )
 
 // Errors of the server that say that it cannot answer now (nats-server 2.15, errors.json).
@@ -53,11 +54,19 @@ func lookAt(ctx context.Context, js jetstream.JetStream, name string) (jetstream
 	return look(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, name) })
 }
 
-// alter changes something at the hub, once. Errors: as look's; after ErrAway it may have been done.
+// alter changes something at the hub by a request that may be made again. Errors: as look's; after ErrAway it may have been done.
 func alter(ctx context.Context, change func(context.Context) error) error {
-	short, cancel := context.WithTimeout(ctx, alterTimeout)
-	defer cancel()
-	return orAway(ctx, change(short))
+	var err error
+	for range alterTries {
+		short, cancel := context.WithTimeout(ctx, alterTimeout)
+		if err = orAway(ctx, change(short)); !errors.Is(err, ErrAway) || ctx.Err() != nil {
+			cancel()
+			return err
+		}
+		<-short.Done()
+		cancel()
+	}
+	return err
 }
 
 // orAway recognises the errors that mean ErrAway, while the caller's own time is not over.
