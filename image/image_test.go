@@ -282,18 +282,25 @@ func (c *card) partition(number int) (start, size int64) {
 	return start * 512, size * 512
 }
 
-// TestImageRaspberryPi starts the image on the one board that can be emulated, and captures from an adapter.
+// publish is a device in the least of words: CONNECT, and a message of QoS 1 whose acknowledgement it prints.
+const publish = `bash -c 'exec 3<>/dev/tcp/127.0.0.1/1883
+printf "\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02pi" >&3; head -c 4 <&3 >/dev/null
+printf "\x32\x0f\x00\x06site/a\x00\x01hello" >&3; head -c 4 <&3 | od -An -tx1'`
+
+// TestImageRaspberryPi starts the image on the one board that can be emulated, and captures from an MQTT device, from one start to the next. Its emulated USB controller
+// interrupts for every packet that an idle adapter has nothing for, more often than an emulated processor can answer: an adapter hangs the board.
 func TestImageRaspberryPi(t *testing.T) {
 	c := newCard(t, machine.RasPi3B, cardSize)
 	c.provision("192.0.2.1:7422")
+	c.put("holdfast.yaml", strings.Replace(boardConfig, "HUB", "192.0.2.1:7422", 1)+
+		`  - {name: local, into: SENSORS, mqttserver: {listen: "127.0.0.1:1883", anonymous: true, access: [{publish: ["site/#"]}]}}
+`)
 	b := c.on()
 	b.until("systemctl is-active holdfast", "active")
-	b.talkUntil(1, func() bool {
-		out, _ := b.Run(t.Context(), time.Minute, "holdfast tail -last 1 -count 1 SENSORS")
-		return strings.Contains(out, "meter")
-	}, "lines of the adapter are stored")
+	b.until(publish, "40 02 00 01")
+	b.until("holdfast tail -last 1 -count 1 SENSORS", "hello")
 	t.Log(b.run("cat /proc/uptime; tr -d '\\0' </proc/device-tree/model; echo; lsblk -n -o NAME,SIZE; dmesg | grep -i watchdog || true"))
-	b.off()
+	b.Kill()
 }
 
 // TestImageUserspaceTime prints how long the system takes from the kernel's hand-over to capture, and keeps a chart of it.
