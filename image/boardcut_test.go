@@ -66,16 +66,23 @@ func TestImagePowerCuts(t *testing.T) {
 			return
 		}
 		poll.Wait(t.Context(), time.Duration(g.rand.IntN(8000))*time.Millisecond, func() bool { return false })
+		if i%2 == 1 {
+			g.amidWrites()
+		}
 		lost, err := g.disk.Cut(modes[i%len(modes)], g.rand.Uint64(), b.Kill)
 		if err != nil {
 			t.Fatal(err)
 		}
 		dirty += lost.Dirty
+		t.Logf("cut %d: %d blocks not flushed", i+1, lost.Dirty)
 		g.mu.Lock()
 		g.line = nil
 		g.mu.Unlock()
 		for _, line := range b.Errors() {
-			t.Errorf("console: %s", line)
+			// Both say this of every power cut that finds them at work.
+			if !strings.Contains(line, "systemd-journald") && !strings.Contains(line, "FAT-fs") {
+				t.Errorf("console: %s", line)
+			}
 		}
 	}
 }

@@ -161,6 +161,20 @@ func TestDataPartitionIsRepaired(t *testing.T) {
 	}
 }
 
+// TestDataPartitionWithoutItsSuperblock: one that lost its superblock and the tables behind it is repaired by a copy.
+func TestDataPartitionWithoutItsSuperblock(t *testing.T) {
+	d := newDataDisk(t)
+	d.sh(`mkfs.ext4 -q -F -b 4096 "$DISK.data" 240M; echo ', 240MiB' | sfdisk --quiet -N 4 "$DISK"; dd if="$DISK.data" of="$DISK" bs=1M seek=4 conv=notrunc,sparse status=none`)
+	if out, err := d.up("echo kept >data/record"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	d.sh(`dd if=/dev/zero of="$DISK" bs=4096 seek=1024 count=2 conv=notrunc status=none`)
+	out, err := d.up("cat data/record data/system/fsck-*.log")
+	if err != nil || !strings.Contains(out, "is damaged and is being repaired") || !strings.Contains(out, "kept\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestDataPartitionFull: one on which not a folder can be made is a fault.
 func TestDataPartitionFull(t *testing.T) {
 	d := newDataDisk(t)
