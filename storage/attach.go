@@ -118,6 +118,9 @@ func (s *Store) bringUp(ctx context.Context) error {
 		return err
 	}
 	s.publisher.catchUp(ctx)
+	if err := s.findLeft(ctx); err != nil {
+		return err
+	}
 	if n := s.publisher.back; n > 0 {
 		s.log.Info("records were brought back by the journal", "records", n)
 	}

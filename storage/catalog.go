@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -58,6 +59,13 @@ func (c *catalog) of(stream string) (e catalogEntry, known bool) {
 	defer c.mu.Unlock()
 	e, known = c.streams[stream]
 	return e, known
+}
+
+// names returns the names of all streams that there ever were, in order.
+func (c *catalog) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.streams))
 }
 
 // size returns how many streams there ever were.

@@ -154,6 +154,21 @@ var ownFiles = []struct{ name, effect string }{
 	{"clock", "how old records of earlier boots are is not known any more"},
 }
 
+// examineOwn raises an alarm for each small file of the store of which no copy can be used. What it means is in ownFiles.
+func (s *Store) examineOwn() {
+	for _, own := range ownFiles {
+		path := filepath.Join(s.home, own.name)
+		var body json.RawMessage
+		_, err := newStateFile(path).load(&body)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			s.alarm(path, "missing, and so is its copy: "+own.effect, "")
+		case err != nil:
+			s.alarm(path, "cannot be used, nor can its copy: "+own.effect, "")
+		}
+	}
+}
+
 // checkOwn looks at the files that the store itself writes, and returns the counters, nil if they cannot be read.
 func (r *CheckReport) checkOwn(home string) *counterState {
 	var counts *counterState

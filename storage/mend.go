@@ -32,6 +32,7 @@ type verified struct {
 // Attach. What the journal has is compared with what the streams hold, see compare. It ends early with ctx; what was not read then is read by Verify. The
 // streams of local applications are put right likewise, and raised after a power cut, see reserves.
 func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Position, bool)) error {
+	s.proofs = forwarded
 	var faults []error
 	for _, st := range s.streams {
 		files := s.files(st)

@@ -123,6 +123,9 @@ func TestStreamComesBack(t *testing.T) {
 	streams, sources := b.options.Streams, b.options.Sources
 	b.options.Streams, b.options.Sources = streams[1:], map[string]string{"b1": "B"}
 	b.start()
+	if l := b.s.Lefts(); len(l) != 1 || l[0].Name != "A" || l[0].Records < 300 {
+		t.Errorf("left the configuration: %v, want A with 300 records", l)
+	}
 	b.stop()
 	b.options.Streams, b.options.Sources = streams, sources
 	b.open()

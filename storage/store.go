@@ -86,6 +86,9 @@ type Store struct {
 
 	putBackIDs map[ID]Position // where records lie that were put back, of those in the ring; of Open
 
+	behind []Left                               // see Lefts; under mu
+	proofs func(stream string) (Position, bool) // of earlier runs, from Mend; nil: none
+
 	attachMu sync.Mutex    // held by Attach, and by Close once it has let Attach finish
 	attached chan struct{} // closed at the end of the first successful Attach
 	closing  chan struct{} // closed by Close
@@ -184,6 +187,9 @@ func (s *Store) open() error {
 	}
 	if err := s.openKey(fresh); err != nil {
 		return err
+	}
+	if !fresh {
+		s.examineOwn()
 	}
 	if s.key != nil {
 		if err := s.quarantine.encrypt(s.key); err != nil {

@@ -45,7 +45,7 @@ func (r *reporter) report() status.Report {
 			Since: link.Since, RTT: link.RTT.Seconds(),
 			SentToday: carried.Today.Sent, ReceivedToday: carried.Today.Received, SentMonth: carried.Month.Sent, ReceivedMonth: carried.Month.Received,
 		},
-		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()),
+		Wear: wear(r.store.Wear()), Streams: r.streams(up, waits), Sources: r.sources(), Damage: damage(r.store.Alarms()), Left: left(r.store.Lefts()),
 		Crash: r.start.Crashed(), Aside: aside(r.cfg.Load().Leaf.Data), SetAside: r.store.SetAside(),
 	}
 	if up != nil {
@@ -186,4 +186,11 @@ func sum[K ~string](by map[K]uint64) (n uint64) {
 		n += more
 	}
 	return n
+}
+
+func left(all []storage.Left) (out []status.Left) {
+	for _, l := range all {
+		out = append(out, status.Left(l))
+	}
+	return out
 }

@@ -203,7 +203,18 @@ func TestBackupOfDeadGateway(t *testing.T) {
 		t.Fatalf("BackupOf = %+v, %+v, %v", h, end, err)
 	}
 	fresh := t.TempDir()
-	if _, _, err := Restore(t.Context(), file, Place{Dir: fresh}); err != nil {
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := filepath.Join(t.TempDir(), filepath.Base(file))
+	if err := os.WriteFile(short, whole[:len(whole)*3/4], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Restore(t.Context(), short, Place{Dir: fresh}); err == nil {
+		t.Error("a backup that was cut short was restored")
+	}
+	if _, _, err := Restore(t.Context(), file, Place{Dir: fresh}); err != nil { // a try that failed is not in the way
 		t.Fatal(err)
 	}
 	r := s.start(fresh, true)

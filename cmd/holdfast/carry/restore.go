@@ -148,6 +148,11 @@ func Restore(ctx context.Context, file string, p Place) (h parcel.Header, store 
 	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
 		return h, "", err
 	}
+	defer func() {
+		if err != nil { // neither is there from before: a half is no store to start on, and would be in the way of the next try
+			err = errors.Join(err, os.RemoveAll(filepath.Join(p.Dir, "store")), os.RemoveAll(filepath.Join(p.Dir, "jetstream")))
+		}
+	}()
 	p.Leaf, p.Streams = h.Leaf, nil
 	for _, s := range h.Streams {
 		p.Streams = append(p.Streams, s.Name)

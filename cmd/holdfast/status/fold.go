@@ -11,6 +11,10 @@ import (
 func Fold(r Report) Verdict {
 	v := Verdict{SetAside: r.SetAside, Findings: []Finding{}}
 	foldStreams(r, &v)
+	for _, l := range r.Left {
+		v.add(Warning, "stream "+l.Name, fmt.Sprintf("is not in the configuration any more, and holds %s that the hub does not have: they stay, and go nowhere", records(l.Records)),
+			"put it back into the file until they are at the hub, or remove it for good with the nats tool")
+	}
 	foldSources(r, &v)
 	foldLink(r, &v)
 	foldDown(r, &v)

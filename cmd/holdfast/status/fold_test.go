@@ -53,6 +53,7 @@ func TestFold(t *testing.T) {
 		}, false, "2 acknowledged records were LOST and 1 acknowledged record is SET ASIDE; what else", "problem stream SENSORS 2 records lost (damage 2)"},
 		{"put back", func(r *Report) { r.Streams[0].Dropped = map[string]uint64{"refused": 1} }, true, "", "warning stream SENSORS 1 record could not go into it"},
 		{"a record of the store's own set aside", func(r *Report) { r.Damage = []Damage{{Where: "store/quarantine/SENSORS", Problem: "x"}} }, true, "", "warning store/quarantine/SENSORS x"},
+		{"left", func(r *Report) { r.Left = []Left{{"OLD", 3}} }, true, "", "warning stream OLD is not in the configuration any more, and holds 3 records that the hub does not have"},
 		{"damage found", func(r *Report) {
 			r.Damage = []Damage{{Where: "store/epoch", Problem: "not a file", Aside: "store/damaged/store-epoch", At: now}}
 		}, true, "", "warning store/epoch not a file; kept as store/damaged/store-epoch"},

@@ -19,6 +19,7 @@ type Report struct {
 	Sources []Source  `json:"sources"`
 	Down    []Down    `json:"from_hub,omitempty"` // commands and documents
 	Apps    *Apps     `json:"apps,omitempty"`     // absent until the streams are up
+	Left    []Left    `json:"left,omitempty"`     // streams that left the configuration with records that the hub does not have
 	Damage  []Damage  `json:"damage,omitempty"`   // found in the data directory since the start
 	Crash   string    `json:"crash,omitempty"`    // why the run before this one crashed
 	Aside   []Aside   `json:"aside,omitempty"`    // stores that were set aside, since starts crashed on them
@@ -109,6 +110,12 @@ type Down struct {
 	Received uint64    `json:"received"`            // number in the hub stream of the newest message that is on flash here
 	Behind   uint64    `json:"at_hub"`              // that the hub has for this gateway beyond, as it said last
 	Heard    time.Time `json:"last_heard,omitzero"` // from the hub's stream
+}
+
+// Left is a stream that is not configured any more and holds records that the hub does not have.
+type Left struct {
+	Name    string `json:"name"`
+	Records uint64 `json:"records"`
 }
 
 // Damage is something in the data directory that was found damaged since the start, and dealt with.
