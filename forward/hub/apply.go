@@ -72,7 +72,7 @@ func run(ctx context.Context, js jetstream.JetStream, p Plan, do bool) ([]Change
 		}
 		changes = append(changes, change)
 	}
-	gone, err := expelSources(ctx, js, p.spec.Revoked, p.streams, do) // streams that nobody else has any more
+	gone, err := expelSources(ctx, js, p.spec.Revoked, p.ways(), p.streams, do) // streams that nobody else has any more
 	changes, faults = append(changes, gone...), append(faults, err)
 	for _, stream := range []string{Commands, Documents, Keep} {
 		if away[stream] {
@@ -140,7 +140,7 @@ func (p Plan) ensure(ctx context.Context, js jetstream.JetStream, want jetstream
 		return change, err
 	}
 	have := s.CachedInfo().Config
-	m := merger{have: &have, want: want, state: s.CachedInfo().State, set: p.spec.settings(want.Name), revoked: p.spec.Revoked}
+	m := merger{have: &have, want: want, state: s.CachedInfo().State, set: p.spec.settings(want.Name), revoked: p.spec.Revoked, ways: p.ways()}
 	if err := m.merge(); err != nil {
 		return change, err
 	}

@@ -164,6 +164,30 @@ func TestApplyTakesRevokedLeavesOut(t *testing.T) {
 	}
 }
 
+// TestApplyMovesAStream: a leaf's stream that goes to another hub stream by the fleet file leaves the one that it went to, whether others still go there or not.
+func TestApplyMovesAStream(t *testing.T) {
+	t.Parallel()
+	js, ctx := startHub(t)
+	leaf := func(name string, s Stream) Leaf { s.Name = "S"; return Leaf{Name: name, Streams: []Stream{s}} }
+	for _, c := range []struct {
+		leaves []Leaf
+		want   string
+	}{
+		{[]Leaf{leaf("a", Stream{}), leaf("b", Stream{})}, "create stream S"},
+		{[]Leaf{leaf("a", Stream{Mode: Mirror}), leaf("b", Stream{})}, "update stream S: no longer source a/S, which goes to hub stream a_S now"},
+		{[]Leaf{leaf("a", Stream{Mode: Mirror}), leaf("b", Stream{HubStream: "T"})}, "update stream S: no longer source b/S, which goes to hub stream T now"},
+		{[]Leaf{leaf("a", Stream{HubStream: "T"}), leaf("b", Stream{HubStream: "T"})}, "it is still a mirror of a/S, which goes to hub stream T now"},
+	} {
+		changes, err := Apply(ctx, js, planOf(t, Spec{Leaves: c.leaves}))
+		if err != nil || !strings.Contains(said(changes), c.want) {
+			t.Errorf("apply = %v, %s; want %q", err, said(changes), c.want)
+		}
+	}
+	if s, err := js.Stream(ctx, "S"); err != nil || len(s.CachedInfo().Config.Sources) > 0 {
+		t.Errorf("stream S still has sources: %v, %v", s, err)
+	}
+}
+
 // atLeast returns a size that the environment gives, for the long runs.
 func atLeast(t *testing.T, name string, n int) int {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 // consumers. What they have sent stays, and so do mirrors, which hold nothing else. What cannot be done for one
 // stream keeps it from no other: it returns what it did, and an error that names all that it did not do.
 func Expel(ctx context.Context, js jetstream.JetStream, leaves []string) ([]Change, error) {
-	changes, err := expelSources(ctx, js, leaves, nil, true)
+	changes, err := expelSources(ctx, js, leaves, nil, nil, true)
 	p := Plan{spec: Spec{Revoked: leaves}}
 	for _, stream := range []string{Commands, Documents, Keep} {
 		more, cerr := p.ensureConsumers(ctx, js, stream, true)
@@ -26,9 +26,9 @@ func Expel(ctx context.Context, js jetstream.JetStream, leaves []string) ([]Chan
 	return changes, err
 }
 
-// expelSources takes the sources of leaves out of all hub streams but some.
-func expelSources(ctx context.Context, js jetstream.JetStream, leaves []string, but []jetstream.StreamConfig, do bool) ([]Change, error) {
-	if len(leaves) == 0 {
+// expelSources takes the sources of leaves, and those that go elsewhere, out of all hub streams but some.
+func expelSources(ctx context.Context, js jetstream.JetStream, leaves []string, ways ways, but []jetstream.StreamConfig, do bool) ([]Change, error) {
+	if len(leaves)+len(ways) == 0 {
 		return nil, nil
 	}
 	var changes []Change
@@ -37,8 +37,14 @@ func expelSources(ctx context.Context, js jetstream.JetStream, leaves []string, 
 		return nil, err
 	}
 	for _, cfg := range found {
-		m := merger{have: &cfg, want: jetstream.StreamConfig{Name: cfg.Name}, revoked: leaves}
-		m.dropRevoked()
+		m := merger{have: &cfg, want: jetstream.StreamConfig{Name: cfg.Name}, revoked: leaves, ways: ways}
+		if mirror := cfg.Mirror; mirror != nil {
+			if to := ways[label(mirror)]; to != "" && to != cfg.Name {
+				changes = append(changes, Change{Stream: cfg.Name, Action: "keep",
+					Warning: fmt.Sprintf("it is still a mirror of %s, which goes to hub stream %s now: both take its records; delete it when what it holds is not needed any more", label(mirror), to)})
+			}
+		}
+		m.dropGone()
 		if len(m.changes) == 0 {
 			continue
 		}

@@ -16,6 +16,7 @@ type merger struct {
 	state   jetstream.StreamState
 	set     HubStream // what the fleet file says of the stream
 	revoked []string
+	ways    ways // where the leaves' streams go
 
 	changes  []string // in words
 	warnings []string
@@ -54,20 +55,39 @@ func (m *merger) merge() error {
 	return m.limits()
 }
 
-// dropRevoked takes out the sources of revoked leaves.
-func (m *merger) dropRevoked() {
-	m.have.Sources = slices.DeleteFunc(m.have.Sources, func(s *jetstream.StreamSource) bool {
-		gone := slices.Contains(m.revoked, leafOf(s))
-		if gone {
-			m.change("no longer source %s, which is revoked", label(s))
+// ways has the hub stream that each stream of a leaf goes to, by label.
+type ways map[string]string
+
+// ways returns where the plan's streams go.
+func (p Plan) ways() ways {
+	w := ways{}
+	for _, l := range p.spec.Leaves {
+		for _, s := range l.Streams {
+			w[l.Name+"/"+s.Name] = s.HubStream
 		}
-		return gone
+	}
+	return w
+}
+
+// dropGone takes out the sources of revoked leaves, and those that go to another hub stream by now: both would have the records.
+func (m *merger) dropGone() {
+	m.have.Sources = slices.DeleteFunc(m.have.Sources, func(s *jetstream.StreamSource) bool {
+		to := m.ways[label(s)]
+		switch {
+		case slices.Contains(m.revoked, leafOf(s)):
+			m.change("no longer source %s, which is revoked", label(s))
+		case to != "" && to != m.have.Name && s.Consumer != nil && s.Consumer.Name == Consumer(leafOf(s), s.Name):
+			m.change("no longer source %s, which goes to hub stream %s now", label(s), to)
+		default:
+			return false
+		}
+		return true
 	})
 }
 
 func (m *merger) sources() error {
 	had := len(m.have.Sources)
-	m.dropRevoked()
+	m.dropGone()
 	at := make(map[string]int, had)
 	for i, s := range m.have.Sources {
 		at[label(s)] = i

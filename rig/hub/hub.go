@@ -76,8 +76,21 @@ type node interface {
 	signal(sig os.Signal) error       // to a child process
 }
 
-// Start starts all nodes and returns when the cluster has a leader. The caller closes it.
-func Start(o Options) (*Cluster, error) {
+// Start starts all nodes and returns when the cluster has a leader. The caller closes it. A node whose port somebody took between its choice and its use never
+// accepts connections: so it tries again with other ports.
+func Start(o Options) (c *Cluster, err error) {
+	const tries = 3
+	for range tries {
+		var again error
+		if c, again = start(o); again == nil {
+			return c, nil
+		}
+		err = errors.Join(err, again)
+	}
+	return nil, err
+}
+
+func start(o Options) (*Cluster, error) {
 	if o.Nodes == 0 {
 		o.Nodes = 3
 	}
