@@ -188,7 +188,7 @@ func (s *Store) open() error {
 	if err := s.openKey(fresh); err != nil {
 		return err
 	}
-	if !fresh {
+	if !fresh && !s.options.Unpacked {
 		s.examineOwn()
 	}
 	if s.key != nil {
