@@ -36,6 +36,14 @@ func (s *Store) Mend(ctx context.Context, forwarded func(stream string) (Positio
 	var faults []error
 	for _, st := range s.streams {
 		files := s.files(st)
+		short, err := files.DropShort()
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if short > 0 { // what is missing is found when the stream is counted
+			s.log.Warn("the index of a stream tells of more than a block has: it is made anew", "stream", st.name(), "block", short)
+		}
 		index, err := files.Index()
 		if err != nil {
 			faults = append(faults, err)

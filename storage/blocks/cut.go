@@ -3,9 +3,6 @@ package blocks
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 )
 
@@ -18,8 +15,7 @@ func (s Stream) Visit(number int, visit func(Message) error) (Block, error) {
 // Cut takes everything from a sequence on away, so that the stream ends in front of it. Blocks that change are kept aside as they were, and returned. The
 // index goes first and the newest block next: a power cut on the way leaves a stream that ends a little later. Nobody else may have the stream open.
 func (s Stream) Cut(h Hands, seq uint64) (aside []string, err error) {
-	index := filepath.Join(s.Dir, messageDir, indexName)
-	if err := os.Remove(index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.dropIndex(); err != nil {
 		return nil, err
 	}
 	numbers, err := s.numbers()

@@ -16,6 +16,7 @@ type Index struct {
 	Present  bool
 	Problem  string // why it cannot be used; the server then reads the blocks
 	Fresh    bool   // the last block has not been written to since: the server believes the index and reads no block
+	Short    int    // number of a block that has less than the index tells of, which the server may believe for ever; 0: none
 	Messages uint64
 	First    uint64
 	Last     uint64
@@ -61,15 +62,56 @@ func (s Stream) index(numbers []int) (Index, error) {
 		return Index{Present: true, Problem: "its content does not fit"}, nil
 	}
 	i.Fresh = len(numbers) > 0 && bytes.Equal(s.end(numbers[len(numbers)-1]), body[len(body)-hashSize:])
-	for _, n := range listed {
-		if !slices.Contains(numbers, n) {
-			i.Problem, i.Fresh = fmt.Sprintf("block %d, which it lists, is missing", n), false
+	for _, b := range listed {
+		if !slices.Contains(numbers, b.number) {
+			i.Problem, i.Fresh = fmt.Sprintf("block %d, which it lists, is missing", b.number), false
+		} else if b.number != numbers[len(numbers)-1] && s.short(b) { // the newest one's end is in Fresh
+			i.Problem, i.Fresh, i.Short = fmt.Sprintf("block %d is shorter than it tells", b.number), false, b.number
 		}
 	}
-	if len(listed) > 0 && len(numbers) > 0 && numbers[len(numbers)-1] != listed[len(listed)-1] {
+	if len(listed) > 0 && len(numbers) > 0 && numbers[len(numbers)-1] != listed[len(listed)-1].number {
 		i.Fresh = false
 	}
 	return i, nil
+}
+
+// listedBlock is what an index tells of a block.
+type listedBlock struct {
+	number int
+	bytes  uint64 // of its messages that are there
+}
+
+// short reports whether a block has fewer bytes than the index tells of. Of one that may be compressed only that it is empty can be told.
+func (s Stream) short(b listedBlock) bool {
+	f, err := os.Open(s.BlockPath(b.number))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // read only
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || uint64(info.Size()) >= b.bytes {
+		return false
+	}
+	start := make([]byte, 3)
+	_, err = f.ReadAt(start, 0)
+	return info.Size() == 0 || err == nil && s.Key.Secret == "" && string(start) != "cmp"
+}
+
+// dropIndex removes the index: the server makes it anew of the blocks.
+func (s Stream) dropIndex() error {
+	if err := os.Remove(filepath.Join(s.Dir, messageDir, indexName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// DropShort removes an index that tells of more than a block has. It returns the block's number, 0 if there is none.
+func (s Stream) DropShort() (number int, err error) {
+	index, err := s.Index()
+	if err != nil || index.Short == 0 {
+		return 0, err
+	}
+	return index.Short, s.dropIndex()
 }
 
 // indexReader reads the numbers of an index.
@@ -91,8 +133,8 @@ func (r *indexReader) skip(n int) {
 	}
 }
 
-// read reads what is in the index and returns the numbers of the blocks that it lists.
-func (i *Index) read(r *indexReader, version int) []int {
+// read reads what is in the index and returns the blocks that it lists.
+func (i *Index) read(r *indexReader, version int) []listedBlock {
 	i.Messages = r.number()
 	_ = r.number() // bytes
 	i.First = r.number()
@@ -111,10 +153,11 @@ func (i *Index) read(r *indexReader, version int) []int {
 			_ = r.number() // last block
 		}
 	}
-	var listed []int
+	var listed []listedBlock
 	for n := r.number(); n > 0 && !r.bad; n-- {
 		number := r.number()
-		for range 5 { // bytes, first, its time, last, its time
+		bytes := r.number()
+		for range 4 { // first, its time, last, its time
 			_ = r.number()
 		}
 		deleted := r.number()
@@ -129,7 +172,7 @@ func (i *Index) read(r *indexReader, version int) []int {
 			}
 			r.skip(10 + nodeSize*int(min(binary.LittleEndian.Uint32(r.b[r.at+2:]), 1<<20)))
 		}
-		listed = append(listed, int(number))
+		listed = append(listed, listedBlock{int(number), bytes})
 	}
 	return listed
 }
