@@ -74,8 +74,9 @@ var processWide = []string{
 	"testing.(*T).Run(", // the parent, waiting for a subtest
 	"testing.tRunner.func",
 	"runtime.ensureSigM",
-	"nats-server/v2/server/ats.Register",       // one clock for all stores; seen to stay, rarely, behind servers that were stopped while starting
-	"server.(*fileStore).flushStreamStateLoop", // the same, alone, of a stream that was being made when its server was stopped
+	"nats-server/v2/server/ats.Register",                 // one clock for all stores; seen to stay, rarely, behind servers that were stopped while starting
+	"server.(*fileStore).flushStreamStateLoop",           // the same, alone, of a stream that was being made when its server was stopped
+	"jetstream.(*jetStream).resetPendingAcksOnReconnect", // of nats.go: it begins to listen after its publisher was cleaned up, rarely, and then for ever
 }
 
 func tolerated(stack string) bool {
